@@ -1,0 +1,1 @@
+"""What is running: nodes and their agents, pools, replicas, traffic splits."""

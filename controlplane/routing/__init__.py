@@ -1,0 +1,1 @@
+"""Which table each agent runs: epochs, deliveries, reports."""

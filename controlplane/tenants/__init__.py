@@ -1,0 +1,1 @@
+"""Who may use what: tenants, their API keys, staff roles and tokens."""

@@ -1,0 +1,241 @@
+"""The one settings file: every knob comes from the environment and has a default that works on a laptop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+VAR_DIR = Path(os.environ.get("SIGNALBOX_VAR", BASE_DIR / "var"))
+
+
+def _flag(name: str, *, default: bool) -> bool:
+    return os.environ.get(name, str(int(default))).lower() in {"1", "true", "yes", "on"}
+
+
+def _secret(name: str, file_name: str) -> str:
+    """Take a secret from the environment, else from the file that the first start wrote."""
+    path = VAR_DIR / "secrets" / file_name
+    return os.environ.get(name) or (path.read_text().strip() if path.exists() else "")
+
+
+DEBUG = _flag("SIGNALBOX_DEBUG", default=False)
+SECRET_KEY = _secret("SIGNALBOX_SECRET_KEY", "django-secret-key")
+ALLOWED_HOSTS = os.environ.get("SIGNALBOX_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
+CSRF_TRUSTED_ORIGINS = [o for o in os.environ.get("SIGNALBOX_TRUSTED_ORIGINS", "").split(",") if o]
+
+# TLS ends in front of us where there is any; on loopback there is none.
+BEHIND_TLS = _flag("SIGNALBOX_BEHIND_TLS", default=False)
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_TLS else None
+SECURE_SSL_REDIRECT = BEHIND_TLS
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BEHIND_TLS
+SECURE_HSTS_SECONDS = 31_536_000 if BEHIND_TLS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = BEHIND_TLS
+SESSION_COOKIE_AGE = 12 * 3600
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "axes",
+    "csp",
+    "django_filters",
+    "django_htmx",
+    "django_tables2",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "controlplane.audit",
+    "controlplane.tenants",
+    "controlplane.catalog",
+    "controlplane.fleet",
+    "controlplane.routing",
+    "controlplane.telemetry",
+    "controlplane.api",
+    "controlplane.overview",
+    "controlplane.console",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+
+ROOT_URLCONF = "controlplane.urls"
+ASGI_APPLICATION = "controlplane.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+SQLITE = {
+    "ENGINE": "django.db.backends.sqlite3",
+    "OPTIONS": {
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 20,
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+    },
+}
+
+
+def database_from_url(url: str) -> dict[str, object]:
+    """Turn `postgresql://user:password@host:port/name` or `sqlite:///path` into Django's form.
+
+    Raises:
+        ValueError: for another scheme; the message names the two that work.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return {**SQLITE, "NAME": parts.path}
+    if parts.scheme not in {"postgres", "postgresql"}:
+        raise ValueError(
+            f"DATABASE_URL has the scheme {parts.scheme!r}: use postgresql://… or sqlite:///…"
+        )
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname or "",
+        "PORT": str(parts.port or ""),
+        "OPTIONS": {"pool": {"min_size": 1, "max_size": 8, "timeout": 10}},
+        "CONN_HEALTH_CHECKS": True,
+    }
+
+
+DATABASES = {
+    "default": database_from_url(
+        os.environ.get("DATABASE_URL", f"sqlite:///{VAR_DIR / 'signalbox.sqlite3'}")
+    )
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:8379/0")
+PROMETHEUS_URL = os.environ.get("PROMETHEUS_URL", "")
+
+CELERY_BROKER_URL = REDIS_URL
+CELERY_RESULT_BACKEND = None
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_CONCURRENCY = int(os.environ.get("SIGNALBOX_WORKER_CONCURRENCY", "2"))
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "celerybeat-schedule")
+# Seconds; ARCHITECTURE: publish sweep 5, reconcile replicas 5.
+CELERY_BEAT_SCHEDULE = {
+    "publish-sweep": {"task": "routing.sweep", "schedule": 5.0, "options": {"expires": 5}},
+    "reconcile-replicas": {"task": "routing.reconcile", "schedule": 5.0, "options": {"expires": 5}},
+    "retention": {"task": "audit.retention", "schedule": 3600.0, "options": {"expires": 3600}},
+}
+
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LOGIN_URL = "/login/"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/login/"
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = 0.25  # hours
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+
+LANGUAGE_CODE = "en-gb"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = VAR_DIR / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'self'"],
+        "script-src": ["'self'"],
+        # The hash is that of the empty string: Plotly sets empty style elements, nothing more.
+        "style-src": ["'self'", "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"],
+        "img-src": ["'self'", "data:"],
+        "connect-src": ["'self'"],
+        "frame-ancestors": ["'none'"],
+        "base-uri": ["'self'"],
+        "form-action": ["'self'"],
+        "object-src": ["'none'"],
+    }
+}
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "controlplane.api.authentication.ApiTokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["controlplane.api.permissions.RolePermission"],
+    "DEFAULT_PAGINATION_CLASS": "controlplane.api.pagination.PageNumber",
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "EXCEPTION_HANDLER": "controlplane.api.errors.handle",
+    "STRICT_JSON": True,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Signalbox control plane",
+    "DESCRIPTION": "Pools, replicas, models, tenants and routing tables of an LLM inference fleet.",
+    "VERSION": "v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+}
+
+# Routing: pushes to agents and their signatures.
+SIGNING_KEY_FILE = Path(
+    os.environ.get("SIGNALBOX_SIGNING_KEY_FILE", VAR_DIR / "secrets" / "signing-key.pem")
+)
+PUSH_TIMEOUT_S = 2.0
+PUBLISH_DEBOUNCE_S = 0.05
+AGENT_SILENT_AFTER_S = 10.0
+REDIS_TIMEOUT_S = 0.2
+LOG_LEVEL = os.environ.get("SIGNALBOX_LOG_LEVEL", "INFO")
+LOGGING_CONFIG = None  # structlog is set up in controlplane/log.py
+SILENCED_SYSTEM_CHECKS: list[str] = []
