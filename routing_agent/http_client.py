@@ -1,0 +1,240 @@
+"""A small HTTP/1.1 client for the agent's own calls: probes, scrapes, reports, registration.
+
+Traffic never passes here: the relay has its own sockets. Every call has one deadline over everything
+it does, and a connection is kept for the next call to the same origin where the server allows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httptools
+
+READ_BYTES = 64 * 1024
+BODY_LIMIT_BYTES = 64 * 1024 * 1024  # a table of 1,000 replicas is below 1 MiB
+IDLE_CONNECTIONS_PER_ORIGIN = 4
+
+
+class CallFailed(Exception):
+    """A call got no complete answer; the message says why in words for an operator."""
+
+
+class ConnectionRefused(CallFailed):
+    """Nobody listens at the address: the process is gone, not slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One complete answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Say whether the status is in the two hundreds."""
+        return 200 <= self.status < 300
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a URL's connections go."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """Give host and port as the Host header wants them, IPv6 in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def split_url(url: str) -> tuple[Origin, str]:
+    """Take a URL apart into origin and target; a malformed one raises ValueError with the reason."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is not an http:// or https:// address")
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        raise ValueError(
+            f"{url!r} has no readable port; write an IPv6 address in brackets: http://[::1]:9001"
+        ) from None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Origin(parts.scheme, parts.hostname, port), target
+
+
+class _Answer:
+    """Collects what httptools reads of one response."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.headers: dict[str, str] = {}
+        self.complete = False
+        self._chunks: list[bytes] = []
+        self._size_bytes = 0
+        self._limit_bytes = limit_bytes
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, chunk: bytes) -> None:
+        self._size_bytes += len(chunk)
+        if self._size_bytes > self._limit_bytes:
+            raise CallFailed(f"the answer is larger than {self._limit_bytes} bytes")
+        self._chunks.append(chunk)
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+@dataclass(slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def is_open(self) -> bool:
+        return not (self.writer.is_closing() or self.reader.at_eof())
+
+
+class _Stale(Exception):
+    """A kept connection was closed by the server before it answered anything."""
+
+
+@dataclass
+class HttpClient:
+    """Makes calls one at a time per connection; safe to share between the tasks of one loop."""
+
+    tls: ssl.SSLContext | None = None
+    _idle: dict[Origin, list[_Connection]] = field(default_factory=dict)
+    _closed: bool = False
+
+    async def call(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 5.0,
+    ) -> Response:
+        """Send one request and give the whole answer; anything else is CallFailed within the deadline."""
+        origin, target = split_url(url)
+        message = _message(method, target, origin.authority, headers or {}, body)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._exchange(origin, message)
+        except TimeoutError:
+            raise CallFailed(f"no answer from {origin.authority} within {timeout_s:g} s") from None
+        except ConnectionRefusedError:
+            raise ConnectionRefused(f"connection refused by {origin.authority}") from None
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, CallFailed):
+                raise error.__context__ from None
+            raise CallFailed(f"{origin.authority} answered something that is not HTTP") from None
+        except OSError as error:
+            raise CallFailed(f"cannot talk to {origin.authority}: {_reason(error)}") from None
+
+    def close(self) -> None:
+        """Drop the kept connections; calls still running finish and keep none."""
+        self._closed = True
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.writer.close()
+        self._idle.clear()
+
+    async def _exchange(self, origin: Origin, message: bytes) -> Response:
+        kept = self._take(origin)
+        if kept is not None:
+            try:
+                return await self._converse(origin, kept, message)
+            except _Stale:
+                pass  # closed while idle: the request was never read, a fresh connection is safe
+        fresh = await self._connect(origin)
+        try:
+            return await self._converse(origin, fresh, message)
+        except _Stale:
+            raise CallFailed(f"{origin.authority} closed the connection without an answer") from None
+
+    async def _connect(self, origin: Origin) -> _Connection:
+        tls = None
+        if origin.scheme == "https":
+            tls = self.tls or ssl.create_default_context()
+        return _Connection(*await asyncio.open_connection(origin.host, origin.port, ssl=tls))
+
+    async def _converse(self, origin: Origin, connection: _Connection, message: bytes) -> Response:
+        answer = _Answer(BODY_LIMIT_BYTES)
+        parser = httptools.HttpResponseParser(answer)
+        reusable = False
+        try:
+            connection.writer.write(message)
+            await _read_answer(connection.reader, parser, answer)
+            reusable = parser.should_keep_alive()
+        finally:
+            self._give_back(origin, connection, reusable)
+        return Response(parser.get_status_code(), answer.headers, answer.body)
+
+    def _take(self, origin: Origin) -> _Connection | None:
+        connections = self._idle.get(origin, [])
+        while connections:
+            connection = connections.pop()
+            if connection.is_open():
+                return connection
+            connection.writer.close()
+        self._idle.pop(origin, None)  # origins of replicas that left must not pile up
+        return None
+
+    def _give_back(self, origin: Origin, connection: _Connection, reusable: bool) -> None:
+        idle = self._idle.setdefault(origin, [])
+        if reusable and not self._closed and len(idle) < IDLE_CONNECTIONS_PER_ORIGIN:
+            idle.append(connection)
+        else:
+            connection.writer.close()
+
+
+async def _read_answer(
+    reader: asyncio.StreamReader, parser: httptools.HttpResponseParser, answer: _Answer
+) -> None:
+    got_anything = False
+    while not answer.complete:
+        try:
+            data = await reader.read(READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            if not got_anything:
+                raise _Stale
+            if _ends_with_the_connection(answer):
+                return
+            raise CallFailed("the connection broke in the middle of the answer")
+        got_anything = True
+        parser.feed_data(data)
+
+
+def _ends_with_the_connection(answer: _Answer) -> bool:
+    framed = "content-length" in answer.headers or "transfer-encoding" in answer.headers
+    return bool(answer.headers) and not framed
+
+
+def _message(
+    method: str, target: str, authority: str, headers: Mapping[str, str], body: bytes | None
+) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", f"host: {authority}", "accept: */*"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if body is not None:
+        lines.append(f"content-length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
