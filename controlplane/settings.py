@@ -1,4 +1,4 @@
-"""The one settings file: every knob comes from the environment and has a default that works on a laptop."""
+"""The one settings file: every knob comes from the environment; each default works on a laptop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model: a public name. ModelVersion: immutable weights and settings, with the facts capacity needs."""
+"""Model: a public name. ModelVersion: immutable weights, with the facts that capacity needs."""
 
 from __future__ import annotations
 

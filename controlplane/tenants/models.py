@@ -59,7 +59,7 @@ class Tenant(models.Model):
 
 
 class ApiKey(models.Model):
-    """A tenant's key: 256 random bits, shown once, stored as SHA-256 with a short readable prefix."""
+    """A tenant's key: 256 random bits, shown once, stored as SHA-256 with a readable prefix."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="api_keys")
     public_id = models.CharField(max_length=32, unique=True)
