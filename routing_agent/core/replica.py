@@ -1,0 +1,284 @@
+"""What this agent knows of one replica: its endpoint, its load, its health.
+
+The runtime lives as long as the replica's address: new tables change the endpoint, not the load.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from routing_agent.core.ejection import Breaker
+from routing_agent.wire import Endpoint, PoolSettings, ReplicaReport
+
+Health = Literal["unknown", "healthy", "unhealthy"]
+
+
+class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What one scrape of an engine's metrics said; `None` = the engine does not tell."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    kv_capacity_tokens: int | None = None
+    preemptions_total: int | None = None
+    adapters: tuple[str, ...] = ()
+    is_asleep: bool = False  # asleep or paused: answers /health, would hang requests
+
+
+class Replica:
+    """The mutable runtime of one replica. All times are monotonic seconds of this agent."""
+
+    __slots__ = (
+        "adapters",
+        "blocked",
+        "breaker",
+        "cached_prompt_tokens_total",
+        "ejections_total",
+        "endpoint",
+        "engine_version",
+        "errors_total",
+        "figures",
+        "health",
+        "health_reason",
+        "id",
+        "inflight_requests",
+        "inflight_tokens",
+        "last_token_at",
+        "leaving_at",
+        "model_names",
+        "output_tokens_total",
+        "pool",
+        "probe_streak",
+        "process_started_at",
+        "prompt_tokens_total",
+        "ramp_from",
+        "requests_total",
+        "scrape_error",
+        "scraped_at",
+        "settings",
+        "warmed",
+    )
+
+    def __init__(self, endpoint: Endpoint, *, pool: str, settings: PoolSettings) -> None:
+        self.id = endpoint.replica
+        self.endpoint = endpoint
+        self.pool = pool
+        self.settings = settings
+        self.inflight_requests = 0
+        self.inflight_tokens = 0
+        self.figures = EngineFigures()
+        self.scraped_at: float | None = None
+        self.scrape_error = ""
+        self.health: Health = "unknown"
+        self.health_reason = "not probed yet"
+        self.probe_streak = 0  # good probes in a row if positive, bad ones if negative
+        self.warmed = False
+        self.process_started_at: float | None = None  # Unix seconds, as the engine says
+        self.engine_version = ""
+        self.model_names: tuple[str, ...] = ()  # what the engine lists under /v1/models
+        self.breaker = Breaker(settings)
+        self.last_token_at: float | None = None
+        self.leaving_at: float | None = None  # since when it drains or is gone from the table
+        self.ramp_from: float | None = None  # start of slow start; None = at full weight
+        self.requests_total = 0
+        self.errors_total = 0
+        self.ejections_total = 0
+        self.prompt_tokens_total = 0
+        self.cached_prompt_tokens_total = 0
+        self.output_tokens_total = 0
+        self.adapters: tuple[str, ...] = endpoint.adapters
+        self.blocked = ""  # why no new request may come here; "" = it may
+        self._judge()
+
+    # -- what the table says -------------------------------------------------------------------
+
+    def adopt(self, endpoint: Endpoint, *, pool: str, settings: PoolSettings, now: float) -> None:
+        """Take over what a new table says about this replica."""
+        if endpoint.state == "ready":
+            if self.endpoint.state == "warming":
+                self.ramp_from = now
+            self.leaving_at = None
+        elif endpoint.state == "draining" and self.leaving_at is None:
+            self.leaving_at = now
+        self.endpoint = endpoint
+        self.pool = pool
+        self.settings = settings
+        self.breaker.adopt(settings)
+        self._judge()
+
+    def leave(self, now: float) -> None:
+        """Note that the newest table no longer has this replica; its streams go on for a while."""
+        if self.leaving_at is None:
+            self.leaving_at = now
+        self.blocked = "removed from the routing table"
+
+    # -- what probes and scrapes say -----------------------------------------------------------
+
+    def note_probe(self, ok: bool, reason: str, now: float) -> bool:
+        """Note one health probe; true if that changed the replica's health.
+
+        A replica turns unhealthy after `probe_failures` bad probes in a row and healthy again after
+        `probe_recoveries` good ones. A token seen within the last probe interval outweighs a bad
+        probe: an engine that generates is alive, however slow its health page.
+        """
+        if ok:
+            self.probe_streak = max(self.probe_streak, 0) + 1
+            wanted = self.settings.probe_recoveries if self.health == "unhealthy" else 1
+            if self.probe_streak >= wanted:
+                return self.note_health(True, reason, now)
+            return False
+        if self._generated_lately(now):
+            return False
+        self.probe_streak = min(self.probe_streak, 0) - 1
+        if -self.probe_streak >= self.settings.probe_failures:
+            return self.note_health(False, reason, now)
+        return False
+
+    def note_health(self, healthy: bool, reason: str, now: float) -> bool:
+        """Set the replica's health; true if it changed. Coming back starts a slow start."""
+        wanted: Health = "healthy" if healthy else "unhealthy"
+        changed = wanted != self.health
+        if changed and self.health == "unhealthy":
+            self.ramp_from = now
+        self.health = wanted
+        self.health_reason = reason
+        self._judge()
+        return changed
+
+    def note_scrape(self, figures: EngineFigures, now: float) -> None:
+        """Take over the figures of a good scrape."""
+        self.figures = figures
+        self.scraped_at = now
+        self.scrape_error = ""
+        if figures.adapters:
+            self.adapters = figures.adapters
+        self._judge()
+
+    def note_scrape_error(self, error: str) -> None:
+        """Note that a scrape failed; the last good figures stay, with their age."""
+        self.scrape_error = error
+
+    def note_process(self, started_at: float | None) -> bool:
+        """Note when the engine's process started (Unix seconds); true if it is another one."""
+        before = self.process_started_at
+        self.process_started_at = started_at
+        return before is not None and started_at is not None and abs(before - started_at) > 1.0
+
+    # -- what requests say ---------------------------------------------------------------------
+
+    def begin(self, tokens: int, now: float) -> bool:
+        """Charge a request to this replica; true if it is the breaker's trial."""
+        self.inflight_requests += 1
+        self.inflight_tokens += tokens
+        self.requests_total += 1
+        trial = self.breaker.began(now)
+        if trial:
+            self._judge()
+        return trial
+
+    def release(self, tokens: int) -> None:
+        """Give back what `begin` charged."""
+        self.inflight_requests -= 1
+        self.inflight_tokens -= tokens
+
+    def note_success(self, now: float, *, trial: bool) -> None:
+        """Note an answer that proves the engine works."""
+        if self.breaker.succeeded(trial=trial):
+            self.ramp_from = now
+        if trial:
+            self._judge()
+
+    def note_failure(self, now: float, *, trial: bool, may_open: bool) -> bool:
+        """Note a failure of the engine; true if that opened its breaker."""
+        self.errors_total += 1
+        opened = self.breaker.failed(now, trial=trial, may_open=may_open)
+        if opened:
+            self.ejections_total += 1
+        self._judge()
+        return opened
+
+    def note_abandoned(self, *, trial: bool) -> None:
+        """Note a request that ended without telling anything about the engine."""
+        self.breaker.abandoned(trial=trial)
+        if trial:
+            self._judge()
+
+    # -- what the choice needs -----------------------------------------------------------------
+
+    def exclusion(self, now: float) -> str:
+        """Say why no new request may go here, or "" if one may."""
+        if not self.blocked or (self.blocked == BREAKER_OPEN and self.breaker.admits(now)):
+            return ""
+        return self.blocked
+
+    def is_ejected(self) -> bool:
+        """Say whether health or breaker keep this replica out."""
+        return self.health == "unhealthy" or self.breaker.state != "closed"
+
+    def weight(self, now: float) -> float:
+        """Give the replica's share relative to others, lower during its slow start."""
+        if self.ramp_from is None:
+            return self.endpoint.weight
+        age_s = now - self.ramp_from
+        if age_s >= self.settings.slow_start_s:
+            self.ramp_from = None
+            return self.endpoint.weight
+        low = self.settings.slow_start_from_ratio
+        ratio = low + (1 - low) * max(age_s, 0.0) / self.settings.slow_start_s
+        return self.endpoint.weight * max(ratio, 0.001)
+
+    def report(self, now: float) -> ReplicaReport:
+        """Describe this replica to the control plane."""
+        return ReplicaReport(
+            replica=self.id,
+            pool=self.pool,
+            health=self.health,
+            health_reason=self.health_reason,
+            warmed=self.warmed,
+            breaker=self.breaker.state,
+            inflight_requests=self.inflight_requests,
+            inflight_tokens=self.inflight_tokens,
+            engine_running=self.figures.running,
+            engine_waiting=self.figures.waiting,
+            kv_usage=self.figures.kv_usage,
+            kv_capacity_tokens=self.figures.kv_capacity_tokens,
+            scrape_age_s=None if self.scraped_at is None else max(now - self.scraped_at, 0.0),
+            scrape_error=self.scrape_error,
+            process_started_at=self.process_started_at,
+            engine_version=self.engine_version,
+            requests_total=self.requests_total,
+            errors_total=self.errors_total,
+            ejections_total=self.ejections_total,
+            prompt_tokens_total=self.prompt_tokens_total,
+            cached_prompt_tokens_total=self.cached_prompt_tokens_total,
+            output_tokens_total=self.output_tokens_total,
+            preemptions_total=self.figures.preemptions_total,
+            adapters=self.adapters,
+        )
+
+    def _generated_lately(self, now: float) -> bool:
+        last = self.last_token_at
+        return last is not None and now - last <= self.settings.probe_interval_s
+
+    def _judge(self) -> None:
+        """Work out `blocked` anew; called whenever something it depends on changed."""
+        if self.endpoint.state != "ready":
+            self.blocked = _STATE_REASONS[self.endpoint.state]
+        elif self.health == "unhealthy":
+            self.blocked = f"unhealthy: {self.health_reason}"
+        elif self.figures.is_asleep:
+            self.blocked = "engine asleep or paused"
+        elif self.breaker.state != "closed":
+            self.blocked = BREAKER_OPEN
+        else:
+            self.blocked = ""
+
+
+BREAKER_OPEN = "breaker open"
+_STATE_REASONS = {
+    "warming": "warming up",
+    "ejected": "ejected by an operator",
+    "draining": "draining",
+}
