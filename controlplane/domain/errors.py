@@ -1,0 +1,61 @@
+"""What services raise: each error says what happened and what to do, with a stable code."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ProblemError(Exception):
+    """A request that cannot be carried out, told to the reader.
+
+    `code` is stable and for programs, `message` is for people, `field` names the input at fault,
+    `status` is the HTTP status it becomes.
+    """
+
+    status: ClassVar[int] = 400
+    default_code: ClassVar[str] = "invalid"
+
+    def __init__(self, message: str, *, code: str | None = None, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.field = field
+
+
+class Invalid(ProblemError):  # noqa: N818 - read at the raise: `raise Invalid(...)`
+    """An input is wrong; the message names it and says what is allowed."""
+
+
+class Unauthorized(ProblemError):  # noqa: N818
+    """The caller's token is missing, unknown, expired or used up."""
+
+    status = 401
+    default_code = "unauthorized"
+
+
+class Forbidden(ProblemError):  # noqa: N818
+    """The caller is known and may not do this."""
+
+    status = 403
+    default_code = "forbidden"
+
+
+class NotFound(ProblemError):  # noqa: N818
+    """What was named does not exist."""
+
+    status = 404
+    default_code = "not_found"
+
+
+class Conflict(ProblemError):  # noqa: N818
+    """Something else is there already, or moved meanwhile: look again, then decide."""
+
+    status = 409
+    default_code = "conflict"
+
+
+class Unavailable(ProblemError):  # noqa: N818
+    """Something this needs does not answer at present; trying again later may help."""
+
+    status = 503
+    default_code = "unavailable"

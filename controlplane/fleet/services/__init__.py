@@ -1,0 +1,36 @@
+"""Changes to the fleet, each one transaction with its audit event."""
+
+from controlplane.fleet.services.nodes import (
+    create_node,
+    delete_node,
+    issue_registration_token,
+    update_node,
+)
+from controlplane.fleet.services.pools import create_pool, delete_pool, set_splits, update_pool
+from controlplane.fleet.services.replicas import (
+    delete_replica,
+    drain_replica,
+    eject_replica,
+    move_replica,
+    register_replica,
+    restore_replica,
+    update_replica,
+)
+
+__all__ = [
+    "create_node",
+    "create_pool",
+    "delete_node",
+    "delete_pool",
+    "delete_replica",
+    "drain_replica",
+    "eject_replica",
+    "issue_registration_token",
+    "move_replica",
+    "register_replica",
+    "restore_replica",
+    "set_splits",
+    "update_node",
+    "update_pool",
+    "update_replica",
+]
