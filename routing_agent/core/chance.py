@@ -15,3 +15,15 @@ class Chance(Protocol):
     def randrange(self, stop: int, /) -> int:
         """Give a whole number from 0 up to, but not including, `stop`."""
         ...
+
+
+class EvenOdds:
+    """Chance that always lands in the middle, for questions that must not roll any dice."""
+
+    def random(self) -> float:
+        """Give one half."""
+        return 0.5
+
+    def randrange(self, stop: int, /) -> int:
+        """Give the middle."""
+        return stop // 2

@@ -42,7 +42,7 @@ class Breaker:
         self.settings = settings
 
     def admits(self, now: float) -> bool:
-        """Say whether a request may be sent: always if closed, one trial at a time after the pause."""
+        """Say whether a request may be sent: always if closed, else one trial after the pause."""
         if self.state == "closed":
             return True
         if self.state == "open":

@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+from routing_agent.core import load
+from routing_agent.core.chance import Chance
+from routing_agent.core.choose import RouteRequest, choose
 from routing_agent.core.fleet import Fleet
-from routing_agent.wire import Explanation, ExplainRequest
+from routing_agent.core.table import session_hash
+from routing_agent.wire import ExplainRequest, Explanation
 
 
-def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation:
+def explain(fleet: Fleet, request: ExplainRequest, *, now: float, chance: Chance) -> Explanation:
     """Say where a request would go at this moment, without sending or charging it."""
-    raise NotImplementedError
+    if fleet.table is None:
+        return Explanation(error="This agent has no routing table yet.")
+    model = fleet.table.names.get(request.model)
+    if model is None:
+        return Explanation(error=f"There is no model '{request.model}'.")
+    if not model.pools:
+        return Explanation(error=f"Model '{model.name}' has no pool with a weight above zero.")
+    session = session_hash(fleet.table.hash_seed, request.tenant, request.session or request.prompt)
+    pool = fleet.pools[model.pool_for(session)]
+    prompt = load.prompt_tokens(len(request.prompt.encode()), model.bytes_per_token)
+    tokens = prompt + load.output_tokens(request.max_tokens)
+    cursor = pool.cursor  # asking must not take anybody's turn
+    choice = choose(
+        RouteRequest(tokens=tokens, session=session), pool, now=now, chance=chance, explain=True
+    )
+    pool.cursor = cursor
+    return Explanation(
+        pool=pool.pool.name,
+        version=pool.pool.version,
+        policy=pool.settings.policy,
+        replica=choice.replica.id if choice.replica is not None else "",
+        route=choice.route if choice.replica is not None else "",
+        reason=choice.reason,
+        candidates=choice.candidates,
+        error="" if choice.replica is not None else f"No replica can take it: {choice.reason}.",
+    )

@@ -1,17 +1,21 @@
 """The fleet as this agent sees it: the current table and the live state behind it.
 
-`Fleet` is the one mutable object that control and proxy share. Tables go in with `apply`; everything
+`Fleet` is the one mutable object that control and proxy share. Tables go in with `apply`; all that
 a replica has learned (load, health, breaker) outlives the table as long as its address stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
+from routing_agent.core.ejection import may_eject
+from routing_agent.core.limits import TenantGate
 from routing_agent.core.replica import Replica
+from routing_agent.core.retries import RetryBudget
+from routing_agent.core.ring import Ring
 from routing_agent.core.table import Table, compile_table
-from routing_agent.wire import Pool, RoutingTable
+from routing_agent.wire import Endpoint, Pool, RoutingTable, Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,59 @@ class FleetChange:
     faults: tuple[str, ...] = ()  # rows of the table that were left out, and why
 
 
+class PoolState:
+    """One pool at work: its replicas and what choices and retries remember."""
+
+    __slots__ = (
+        "_replicas_by_id",
+        "_ring",
+        "_seed",
+        "budget",
+        "cursor",
+        "pool",
+        "replicas",
+        "settings",
+    )
+
+    def __init__(self, pool: Pool, replicas: Iterable[Replica], *, seed: int, now: float) -> None:
+        self.budget = RetryBudget(pool.settings.retry_budget_ratio, now)
+        self.cursor = 0
+        self.adopt(pool, replicas, seed=seed)
+
+    def adopt(self, pool: Pool, replicas: Iterable[Replica], *, seed: int) -> None:
+        """Take over what a new table says about this pool."""
+        self.pool = pool
+        self.settings = pool.settings
+        self.budget.ratio = pool.settings.retry_budget_ratio
+        self.replicas = list(replicas)
+        self._replicas_by_id = {r.id: r for r in self.replicas}
+        self._ring: Ring | None = None  # built when first needed
+        self._seed = seed
+
+    def ring(self) -> Ring:
+        """Give the pool's hash ring, over all its replicas whatever their state."""
+        if self._ring is None:
+            nodes = self.settings.virtual_nodes
+            self._ring = Ring(self._replicas_by_id, virtual_nodes=nodes, seed=self._seed)
+        return self._ring
+
+    def by_id(self, replica: str) -> Replica | None:
+        """Give a replica of the pool."""
+        return self._replicas_by_id.get(replica)
+
+    def usable(self, now: float) -> int:
+        """Count the replicas that may take requests."""
+        return sum(not r.exclusion(now) for r in self.replicas)
+
+    def may_eject(self) -> bool:
+        """Say whether one more replica may be taken out without passing the pool's ceiling."""
+        return may_eject(
+            ejected=sum(r.is_ejected() for r in self.replicas),
+            replicas=len(self.replicas),
+            ceiling_ratio=self.settings.eject_ceiling_ratio,
+        )
+
+
 class Fleet:
     """The current table and the replicas behind it. Empty until the first `apply`."""
 
@@ -32,6 +89,8 @@ class Fleet:
         self.wire_table: RoutingTable | None = None  # as received: for the disk copy and `state`
         self.replicas: dict[str, Replica] = {}
         self.leaving: list[Replica] = []  # gone from the table, streams still running
+        self.pools: dict[str, PoolState] = {}
+        self.gates: dict[str, TenantGate] = {}
         self.generation = 0  # grows with every `apply`
 
     def apply(self, table: RoutingTable, *, now: float, wall: float) -> FleetChange:
@@ -39,4 +98,77 @@ class Fleet:
 
         Nothing is checked against the table before: order and trust are the receiver's business.
         """
-        raise NotImplementedError
+        compiled = compile_table(table)
+        change = self._apply_replicas(compiled, now=now, wall=wall)
+        self._apply_pools(compiled, now)
+        self._apply_gates(compiled, now)
+        self.table = compiled
+        self.wire_table = table
+        self.generation += 1
+        self.forget_empty()
+        return change
+
+    def gate(self, tenant: Tenant, now: float) -> TenantGate:
+        """Give a tenant's gate."""
+        gate = self.gates.get(tenant.name)
+        if gate is None:
+            gate = self.gates[tenant.name] = TenantGate(tenant.limits, now)
+        return gate
+
+    def forget_empty(self) -> None:
+        """Drop removed replicas whose last request has ended."""
+        if self.leaving:
+            self.leaving = [r for r in self.leaving if r.inflight_requests]
+
+    def _apply_replicas(self, table: Table, *, now: float, wall: float) -> FleetChange:
+        added: list[str] = []
+        changed: list[str] = []
+        replicas: dict[str, Replica] = {}
+        for pool in table.pools.values():
+            for endpoint in pool.endpoints:
+                replica = self.replicas.get(endpoint.replica)
+                if replica is None or replica.endpoint.url != endpoint.url:
+                    (added if replica is None else changed).append(endpoint.replica)
+                    replica = _new_replica(endpoint, pool, now=now, wall=wall)
+                elif replica.endpoint != endpoint:
+                    changed.append(endpoint.replica)
+                replica.adopt(endpoint, pool=pool.name, settings=pool.settings, now=now)
+                replicas[endpoint.replica] = replica
+        self._retire(replicas, now)
+        removed = tuple(name for name in self.replicas if name not in replicas)
+        self.replicas = replicas
+        return FleetChange(tuple(added), removed, tuple(changed), table.faults)
+
+    def _retire(self, replicas: dict[str, Replica], now: float) -> None:
+        for name, replica in self.replicas.items():
+            if replicas.get(name) is not replica:
+                replica.leave(now)
+                self.leaving.append(replica)
+
+    def _apply_pools(self, table: Table, now: float) -> None:
+        pools: dict[str, PoolState] = {}
+        for name, pool in table.pools.items():
+            replicas = [self.replicas[e.replica] for e in pool.endpoints]
+            state = self.pools.get(name)
+            if state is None:
+                state = PoolState(pool, replicas, seed=table.hash_seed, now=now)
+            else:
+                state.adopt(pool, replicas, seed=table.hash_seed)
+            pools[name] = state
+        self.pools = pools
+
+    def _apply_gates(self, table: Table, now: float) -> None:
+        for name, gate in list(self.gates.items()):
+            tenant = table.tenants.get(name)
+            if tenant is not None:
+                gate.adopt(tenant.limits, now)
+            elif not gate.running:
+                del self.gates[name]
+
+
+def _new_replica(endpoint: Endpoint, pool: Pool, *, now: float, wall: float) -> Replica:
+    replica = Replica(endpoint, pool=pool.name, settings=pool.settings)
+    if endpoint.ready_at:
+        # The two clocks may differ: a start in the future counts as now.
+        replica.ramp_from = now - max(wall - endpoint.ready_at, 0.0)
+    return replica

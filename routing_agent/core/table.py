@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import xxhash
+from msgspec.structs import replace
 
-from routing_agent.core import paths
-from routing_agent.wire import ModelRoute, Pool, RoutingTable, Tenant
+from routing_agent.core import address, paths
+from routing_agent.wire import Endpoint, ModelRoute, Pool, RoutingTable, Tenant
 
 LOCAL_TENANT = Tenant(name="local")
 
@@ -68,6 +69,7 @@ class Table:
 
 EMPTY_BODY_LIMIT_BYTES = 16 * 1024 * 1024
 _HASH_SPAN = float(1 << 64)
+_SHA256_BYTES = 32
 
 
 def compile_table(table: RoutingTable) -> Table:
@@ -77,7 +79,7 @@ def compile_table(table: RoutingTable) -> Table:
 
 def session_hash(seed: int, tenant: str, session: str) -> int:
     """Give the 64-bit hash of a tenant's session; no two tenants share a session."""
-    return xxhash.xxh3_64_intdigest(f"{tenant}\x00{session}", seed)
+    return xxhash.xxh3_64_intdigest(f"{tenant}\x00{session}".encode(), seed)
 
 
 @dataclass(slots=True)
@@ -111,3 +113,105 @@ class _Compiler:
             ),
             faults=tuple(self.faults),
         )
+
+    def _pools(self) -> Iterator[Pool]:
+        seen_pools: set[str] = set()
+        seen_replicas: set[str] = set()
+        for pool in self.table.pools:
+            if not pool.name or pool.name in seen_pools:
+                self.faults.append(f"pool '{pool.name}': name is empty or used twice")
+                continue
+            seen_pools.add(pool.name)
+            yield self._checked_pool(pool, seen_replicas)
+
+    def _checked_pool(self, pool: Pool, seen: set[str]) -> Pool:
+        endpoints = []
+        for endpoint in pool.endpoints:
+            fault = _endpoint_fault(endpoint, seen)
+            if fault:
+                self.faults.append(f"pool '{pool.name}', replica '{endpoint.replica}': {fault}")
+                continue
+            seen.add(endpoint.replica)
+            endpoints.append(endpoint)
+        extra = tuple(p for p in pool.settings.extra_paths if self._is_fit(pool.name, p))
+        return replace(
+            pool,
+            endpoints=tuple(endpoints),
+            settings=replace(pool.settings, extra_paths=extra),
+        )
+
+    def _is_fit(self, pool: str, path: str) -> bool:
+        fault = paths.extra_path_fault(path)
+        if fault:
+            self.faults.append(f"pool '{pool}', extra path '{path}': {fault}")
+        return not fault
+
+    def _checked_fallback(self, pool: Pool, pools: Mapping[str, Pool]) -> Pool:
+        if not pool.fallback_pool or pool.fallback_pool in pools:
+            return pool
+        self.faults.append(f"pool '{pool.name}': no fallback pool '{pool.fallback_pool}'")
+        return replace(pool, fallback_pool="")
+
+    def _models(self, pools: Mapping[str, Pool]) -> Iterator[Model]:
+        seen: set[str] = set()
+        for route in self.table.models:
+            if not route.model or route.model in seen:
+                self.faults.append(f"model '{route.model}': name is empty or used twice")
+                continue
+            seen.add(route.model)
+            yield self._model(route, pools)
+
+    def _model(self, route: ModelRoute, pools: Mapping[str, Pool]) -> Model:
+        shares = []
+        for share in route.split:
+            if share.pool not in pools:
+                self.faults.append(f"model '{route.model}': no pool '{share.pool}'")
+            elif share.weight > 0:
+                shares.append(share)
+        total = sum(share.weight for share in shares)
+        ends = accumulate(share.weight for share in shares)
+        return Model(
+            name=route.model,
+            bytes_per_token=route.bytes_per_token,
+            context_tokens=route.context_tokens,
+            pools=tuple(share.pool for share in shares),
+            bounds=tuple(end / total for end in ends),
+        )
+
+    def _names(self, models: Mapping[str, Model]) -> dict[str, Model]:
+        names = dict(models)
+        for route in self.table.models:
+            for alias in route.aliases:
+                model = models.get(route.model)
+                if model is None or not alias or names.setdefault(alias, model) is not model:
+                    self.faults.append(f"model '{route.model}': alias '{alias}' is already taken")
+        return names
+
+    def _keys(self, tenants: Mapping[str, Tenant]) -> Iterator[tuple[bytes, KeyOwner]]:
+        for key in self.table.api_keys:
+            digest = _sha256_bytes(key.sha256)
+            tenant = tenants.get(key.tenant)
+            if digest is None:
+                self.faults.append(f"key '{key.id}': not a SHA-256 in hex")
+            elif tenant is None:
+                self.faults.append(f"key '{key.id}': no tenant '{key.tenant}'")
+            else:
+                yield digest, KeyOwner(key.id, tenant, key.expires_at)
+
+
+def _endpoint_fault(endpoint: Endpoint, seen: set[str]) -> str:
+    if not endpoint.replica or endpoint.replica in seen:
+        return "id is empty or used twice"
+    if not address.is_safe_header(endpoint.replica):
+        return "id has characters that no header may carry"
+    if not address.is_safe_header(endpoint.credential):
+        return "credential has characters that no header may carry"
+    return address.url_fault(endpoint.url)
+
+
+def _sha256_bytes(text: str) -> bytes | None:
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return digest if len(digest) == _SHA256_BYTES else None

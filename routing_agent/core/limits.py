@@ -1,0 +1,126 @@
+"""Per-tenant admission: concurrent requests, requests and tokens a minute.
+
+All three are checked and taken in one synchronous step, so concurrent requests cannot jump over a
+limit. Buckets hold one minute's worth and refill evenly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from routing_agent.wire import TenantLimits
+
+LimitName = Literal["concurrency", "requests_per_minute", "tokens_per_minute"]
+
+MINUTE_S: Final = 60.0
+# When a running request ends is anybody's guess; a second is the shortest Retry-After there is.
+CONCURRENCY_RETRY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a request may run; if not, which limit it met and when to come back."""
+
+    admitted: bool
+    limit: LimitName | None = None
+    limit_value: int = 0
+    retry_after_s: float = 0.0
+    reason: str = ""
+
+
+ADMITTED: Final = Admission(admitted=True)
+
+
+class Bucket:
+    """A token bucket that holds one minute's worth."""
+
+    __slots__ = ("_at", "_per_s", "capacity", "level")
+
+    def __init__(self, per_minute: int, now: float) -> None:
+        self.capacity = float(per_minute)
+        self.level = self.capacity
+        self._per_s = per_minute / MINUTE_S
+        self._at = now
+
+    def refill(self, now: float) -> float:
+        """Bring the level up to `now` and give it."""
+        if now > self._at:
+            self.level = min(self.level + (now - self._at) * self._per_s, self.capacity)
+            self._at = now
+        return self.level
+
+    def wait_s(self, amount: float) -> float:
+        """Say how long until `amount` is there; a minute if it never will be."""
+        if amount > self.capacity or not self._per_s:
+            return MINUTE_S
+        return max((amount - self.level) / self._per_s, 0.0)
+
+    def resized(self, per_minute: int, now: float) -> Bucket:
+        """Give a bucket of another size with the same share filled."""
+        bucket = Bucket(per_minute, now)
+        share = self.refill(now) / self.capacity if self.capacity else 1.0
+        bucket.level = min(share, 1.0) * bucket.capacity
+        return bucket
+
+
+class TenantGate:
+    """One tenant's limits and what is used of them."""
+
+    __slots__ = ("limits", "requests", "running", "tokens")
+
+    def __init__(self, limits: TenantLimits, now: float) -> None:
+        self.running = 0
+        self.limits = limits
+        self.requests = _bucket(None, limits.requests_per_minute, now)
+        self.tokens = _bucket(None, limits.tokens_per_minute, now)
+
+    def adopt(self, limits: TenantLimits, now: float) -> None:
+        """Obey new limits, keeping what is used."""
+        old, self.limits = self.limits, limits
+        if old.requests_per_minute != limits.requests_per_minute:
+            self.requests = _bucket(self.requests, limits.requests_per_minute, now)
+        if old.tokens_per_minute != limits.tokens_per_minute:
+            self.tokens = _bucket(self.tokens, limits.tokens_per_minute, now)
+
+    def admit(self, tokens: int, now: float) -> Admission:
+        """Let a request of about `tokens` in and take its share, or say what stands against it."""
+        limit = self.limits.concurrency
+        if limit is not None and self.running >= limit:
+            return _refused("concurrency", limit, CONCURRENCY_RETRY_S if limit else MINUTE_S)
+        if self.requests is not None and self.requests.refill(now) < 1.0:
+            return _refused(
+                "requests_per_minute", int(self.requests.capacity), self.requests.wait_s(1.0)
+            )
+        if self.tokens is not None and self.tokens.refill(now) < max(tokens, 1):
+            return _refused(
+                "tokens_per_minute", int(self.tokens.capacity), self.tokens.wait_s(tokens)
+            )
+        self.running += 1
+        if self.requests is not None:
+            self.requests.level -= 1.0
+        if self.tokens is not None:
+            self.tokens.level -= tokens
+        return ADMITTED
+
+    def release(self, *, charged: int, used: int) -> None:
+        """End an admitted request: give its place back and settle the tokens it really used."""
+        self.running -= 1
+        if self.tokens is not None:
+            self.tokens.level = min(self.tokens.level + charged - used, self.tokens.capacity)
+
+
+def _bucket(old: Bucket | None, per_minute: int | None, now: float) -> Bucket | None:
+    if per_minute is None:
+        return None
+    return Bucket(per_minute, now) if old is None else old.resized(per_minute, now)
+
+
+def _refused(limit: LimitName, value: int, retry_after_s: float) -> Admission:
+    return Admission(
+        admitted=False,
+        limit=limit,
+        limit_value=value,
+        retry_after_s=retry_after_s,
+        reason=f"limit {limit} of {value} is used up",
+    )

@@ -1,0 +1,120 @@
+"""What may be tried again, where, after which pause, and how much of it a pool bears."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from routing_agent.core.chance import Chance
+from routing_agent.wire import PoolSettings
+
+Failure = Literal[
+    "connect",  # refused, unreachable or no connection within the limit
+    "broken",  # the connection ended before the first byte of an answer
+    "engine_error",  # 500, 502, 504, or an error event in place of the first token
+    "overloaded",  # 429 or 503: the engine is busy, not broken
+    "too_slow",  # no first token, or no further one, within the limit
+    "lost",  # broke after the first byte went to the client
+]
+
+# Busy is not broken: overload never counts against a replica.
+COUNTS_AGAINST_REPLICA: Final[dict[Failure, bool]] = {
+    "connect": True,
+    "broken": True,
+    "engine_error": True,
+    "overloaded": False,
+    "too_slow": True,
+    "lost": True,
+}
+# A request that has waited its whole limit, or whose answer has begun, is not tried again.
+MAY_BE_RETRIED: Final[dict[Failure, bool]] = {
+    "connect": True,
+    "broken": True,
+    "engine_error": True,
+    "overloaded": True,
+    "too_slow": False,
+    "lost": False,
+}
+FAILURE_OF_STATUS: Final[dict[int, Failure]] = {
+    429: "overloaded",
+    500: "engine_error",
+    502: "engine_error",
+    503: "overloaded",
+    504: "engine_error",
+}
+
+# A pool that sees few requests still gets a few retries: 10 a second as in Finagle's RetryBudget.
+BUDGET_FLOOR_PER_S: Final = 10.0
+BUDGET_CEILING: Final = 100.0
+BUDGET_START: Final = 30.0
+
+
+class RetryBudget:
+    """A pool's retries: each request earns `ratio` of one, and a small floor comes with time."""
+
+    __slots__ = ("_at", "balance", "ratio")
+
+    def __init__(self, ratio: float, now: float) -> None:
+        self.ratio = ratio
+        self.balance = BUDGET_START
+        self._at = now
+
+    def earn(self) -> None:
+        """Note a first attempt."""
+        if self.balance < BUDGET_CEILING:
+            self.balance += self.ratio
+
+    def spend(self, now: float) -> bool:
+        """Take one retry out; false if there is none left."""
+        if self.balance < BUDGET_START:
+            grown = self.balance + (now - self._at) * BUDGET_FLOOR_PER_S
+            self.balance = min(grown, BUDGET_START)
+        self._at = now
+        if self.balance < 1.0:
+            return False
+        self.balance -= 1.0
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RetryVerdict:
+    """Whether to try again, after which pause, and why (not)."""
+
+    retry: bool
+    reason: str
+    delay_s: float = 0.0
+    same_replica: bool = False
+
+
+def judge_retry(
+    failure: Failure,
+    *,
+    attempts: int,
+    others: int,
+    settings: PoolSettings,
+    budget: RetryBudget,
+    clock_and_chance: tuple[float, Chance],
+) -> RetryVerdict:
+    """Judge a failed attempt. `attempts` were made; `others` usable replicas are untried.
+
+    The same replica is tried again only if it is the pool's only one, and never when it said it is
+    busy: then its own answer, with its Retry-After, is the best one.
+    """
+    now, chance = clock_and_chance
+    if not MAY_BE_RETRIED[failure]:
+        return RetryVerdict(retry=False, reason=f"{failure} is never retried")
+    if attempts > settings.max_retries:
+        return RetryVerdict(retry=False, reason=f"{attempts} attempts made")
+    same = others == 0
+    if same and failure == "overloaded":
+        return RetryVerdict(retry=False, reason="no other replica is free")
+    if not budget.spend(now):
+        return RetryVerdict(retry=False, reason="the pool's retry budget is used up")
+    delay_s = backoff_s(attempts, settings=settings, chance=chance)
+    return RetryVerdict(retry=True, reason=f"after {failure}", delay_s=delay_s, same_replica=same)
+
+
+def backoff_s(attempts: int, *, settings: PoolSettings, chance: Chance) -> float:
+    """Give the pause before the next attempt: doubling, with jitter both ways."""
+    spread = 1.0 + settings.retry_jitter * (2.0 * chance.random() - 1.0)
+    return settings.retry_backoff_s * 2.0 ** (attempts - 1) * spread

@@ -1,0 +1,48 @@
+"""The queue of a pool whose replicas are all full: by priority, then first come, first served."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import count
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class WaitingLine(Generic[T]):
+    """Waiting requests; those that left are skipped when their turn comes."""
+
+    __slots__ = ("_heap", "_numbers", "_waiting")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []
+        self._waiting: dict[int, T] = {}
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def join(self, item: T, *, priority: int) -> int:
+        """Take a place (0 is the most urgent priority); give its ticket."""
+        ticket = next(self._numbers)
+        self._waiting[ticket] = item
+        heappush(self._heap, (priority, ticket))
+        return ticket
+
+    def leave(self, ticket: int) -> bool:
+        """Give a place up; false if it was not held any more."""
+        return self._waiting.pop(ticket, None) is not None
+
+    def next(self) -> T | None:
+        """Take the one whose turn it is out of the line."""
+        while self._heap:
+            _, ticket = heappop(self._heap)
+            item = self._waiting.pop(ticket, None)
+            if item is not None:
+                return item
+        return None
+
+
+def line_limit(*, per_replica: int, healthy: int) -> int:
+    """Give how many may wait: so many for each replica that can serve, at least one's worth."""
+    return per_replica * max(healthy, 1)
