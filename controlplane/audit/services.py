@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from django.db import connection
@@ -17,6 +21,20 @@ class Actor:
 
     name: str
     kind: Literal["user", "token", "agent", "loop", "command"] = "user"
+
+
+_collected: ContextVar[list[AuditEvent] | None] = ContextVar("audit_events", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[AuditEvent]]:
+    """Give a list that fills with the events recorded within the block."""
+    events: list[AuditEvent] = []
+    token = _collected.set(events)
+    try:
+        yield events
+    finally:
+        _collected.reset(token)
 
 
 def raise_fleet_revision() -> int:
@@ -52,7 +70,7 @@ def record(
         change: what it was before and is after, as JSON values.
     """
     kind, name = target
-    return AuditEvent.objects.create(
+    event = AuditEvent.objects.create(
         actor=actor.name,
         actor_kind=actor.kind,
         verb=verb,
@@ -63,3 +81,13 @@ def record(
         after=change[1],
         fleet_revision=raise_fleet_revision() if touches_fleet else None,
     )
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(event)
+    return event
+
+
+def forget_before(moment: datetime) -> int:
+    """Delete events older than `moment` and say how many there were."""
+    deleted, _ = AuditEvent.objects.filter(at__lt=moment).delete()
+    return deleted

@@ -7,7 +7,7 @@ from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 
 SLUG = RegexValidator(
-    r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+    r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z",
     "Use 1 to 63 lower-case letters, digits and hyphens, not starting or ending with a hyphen.",
 )
 

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
             name='Node',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$', 'Use 1 to 63 lower-case letters, digits and hyphens, not starting or ending with a hyphen.')])),
+                ('name', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\Z', 'Use 1 to 63 lower-case letters, digits and hyphens, not starting or ending with a hyphen.')])),
                 ('zone', models.CharField(blank=True, max_length=63)),
                 ('hostname', models.CharField(blank=True, max_length=253)),
                 ('driver_version', models.CharField(blank=True, max_length=40)),
@@ -63,7 +63,7 @@ class Migration(migrations.Migration):
             name='Pool',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$', 'Use 1 to 63 lower-case letters, digits and hyphens, not starting or ending with a hyphen.')])),
+                ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\Z', 'Use 1 to 63 lower-case letters, digits and hyphens, not starting or ending with a hyphen.')])),
                 ('description', models.CharField(blank=True, max_length=300)),
                 ('traffic_class', models.CharField(default='default', max_length=20)),
                 ('wanted_replicas', models.PositiveIntegerField(default=0)),

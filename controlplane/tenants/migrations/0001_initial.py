@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
             name='StaffToken',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$', 'Use 1 to 63 lower-case letters, digits and hyphens, not starting or ending with a hyphen.')])),
+                ('name', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\Z', 'Use 1 to 63 lower-case letters, digits and hyphens, not starting or ending with a hyphen.')])),
                 ('role', models.CharField(choices=[('viewer', 'Viewer'), ('operator', 'Operator'), ('admin', 'Admin')], default='viewer', max_length=10)),
                 ('sha256', models.CharField(max_length=64, unique=True)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
             name='Tenant',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$', 'Use 1 to 63 lower-case letters, digits and hyphens, not starting or ending with a hyphen.')])),
+                ('slug', models.CharField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\\Z', 'Use 1 to 63 lower-case letters, digits and hyphens, not starting or ending with a hyphen.')])),
                 ('name', models.CharField(max_length=120)),
                 ('priority', models.PositiveSmallIntegerField(default=5, validators=[django.core.validators.MaxValueValidator(9)])),
                 ('allowed_models', models.JSONField(blank=True, default=list)),

@@ -1,0 +1,83 @@
+"""Reads of tenants, their keys, and what staff may do."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.db.models import Count, Q, QuerySet
+from django.utils import timezone
+
+from controlplane.domain.errors import NotFound
+from controlplane.tenants import keys
+from controlplane.tenants.models import ApiKey, Role, StaffProfile, StaffToken, Tenant
+
+_RANK = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
+
+
+def role_of(subject: Any) -> Role | None:
+    """Give the role of a console user or of a staff token; None for everybody else."""
+    if isinstance(subject, StaffToken):
+        return None if _is_over(subject.expires_at) else Role(subject.role)
+    if not getattr(subject, "is_active", False):
+        return None
+    if subject.is_superuser:
+        return Role.ADMIN
+    profile = StaffProfile.objects.filter(user_id=subject.pk).first()
+    return Role(profile.role) if profile else None
+
+
+def is_at_least(role: Role | str | None, wanted: Role | str) -> bool:
+    """Say whether `role` includes `wanted`; each role includes the ones below it."""
+    return role is not None and _RANK[Role(role)] >= _RANK[Role(wanted)]
+
+
+def staff_token(text: str) -> StaffToken | None:
+    """Give the valid staff token with this text."""
+    token = StaffToken.objects.filter(sha256=keys.digest(text)).first()
+    return None if token is None or _is_over(token.expires_at) else token
+
+
+def tenants() -> QuerySet[Tenant]:
+    """Give tenants with `live_keys`, how many of their keys work."""
+    return Tenant.objects.annotate(
+        live_keys=Count("api_keys", filter=_live(timezone.now(), "api_keys__"))
+    )
+
+
+def tenant(slug: str) -> Tenant:
+    """Give one tenant with the same addition, or raise NotFound."""
+    found = tenants().filter(slug=slug).first()
+    if found is None:
+        raise NotFound(f"There is no tenant '{slug}'.")
+    return found
+
+
+def api_keys(*, tenant: str | None = None, live_only: bool = False) -> QuerySet[ApiKey]:
+    """Give API keys with their tenants; all, or one tenant's, or those that work."""
+    found = ApiKey.objects.select_related("tenant").order_by("tenant__slug", "name", "-id")
+    if tenant is not None:
+        found = found.filter(tenant__slug=tenant)
+    return found.filter(_live(timezone.now())) if live_only else found
+
+
+def staff() -> QuerySet[StaffProfile]:
+    """Give the console users who have a role."""
+    return StaffProfile.objects.select_related("user").order_by("user__username")
+
+
+def other_admins(user_id: int) -> bool:
+    """Say whether an active admin would remain without this user."""
+    admins = Q(is_superuser=True) | Q(staff_profile__role=Role.ADMIN)
+    users = get_user_model().objects.filter(admins, is_active=True)
+    return users.exclude(pk=user_id).exists()
+
+
+def _live(now: datetime, prefix: str = "") -> Q:
+    unexpired = Q(**{f"{prefix}expires_at__isnull": True}) | Q(**{f"{prefix}expires_at__gt": now})
+    return unexpired & Q(**{f"{prefix}revoked_at__isnull": True, f"{prefix}id__isnull": False})
+
+
+def _is_over(moment: datetime | None) -> bool:
+    return moment is not None and moment <= timezone.now()

@@ -1,0 +1,110 @@
+"""Tenants' API keys: issued once, stored as a hash, revoked for good."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from controlplane import locking
+from controlplane.audit import services as audit
+from controlplane.audit.services import Actor
+from controlplane.domain.errors import Conflict, Invalid, NotFound
+from controlplane.tenants import keys
+from controlplane.tenants.models import ApiKey, Tenant
+from controlplane.wake import waker
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A new key with its text, which is nowhere stored and can be shown this once."""
+
+    key: ApiKey
+    plaintext: str
+
+    def __repr__(self) -> str:
+        return f"IssuedKey({self.key.prefix}…)"
+
+
+@transaction.atomic
+def issue_key(
+    *, tenant: str, name: str, actor: Actor, reason: str, expires_at: datetime | None = None
+) -> IssuedKey:
+    """Give a tenant (by slug) a new key; its name is free again once it is revoked."""
+    owner = Tenant.objects.filter(slug=tenant).first()
+    if owner is None:
+        raise NotFound(f"There is no tenant '{tenant}'.", field="tenant")
+    _check_expiry(expires_at)
+    secret = keys.make(keys.API_KEY)
+    key = ApiKey(
+        tenant=owner,
+        public_id=f"key-{secrets.token_hex(6)}",
+        name=name,
+        prefix=secret.prefix,
+        sha256=secret.sha256,
+        created_by=actor.name,
+        expires_at=expires_at,
+    )
+    locking.check(key)
+    _insert(key, tenant)
+    _record("api-key.issue", key, actor=actor, reason=reason, change=(None, _facts(key)))
+    return IssuedKey(key=key, plaintext=secret.text)
+
+
+@transaction.atomic
+def revoke_key(*, public_id: str, actor: Actor, reason: str) -> ApiKey:
+    """End a key for good; agents refuse it with the next table. Revoking twice changes nothing."""
+    key = ApiKey.objects.select_related("tenant").filter(public_id=public_id).first()
+    if key is None:
+        raise NotFound(f"There is no API key '{public_id}'.")
+    before = _facts(key)
+    live = ApiKey.objects.filter(pk=key.pk, revoked_at__isnull=True)
+    if live.update(revoked_at=timezone.now()):
+        key.refresh_from_db(fields=["revoked_at"])
+        _record("api-key.revoke", key, actor=actor, reason=reason, change=(before, _facts(key)))
+    else:
+        key.refresh_from_db(fields=["revoked_at"])
+    return key
+
+
+def _insert(key: ApiKey, tenant: str) -> None:
+    try:
+        with transaction.atomic():
+            key.save(force_insert=True)
+    except IntegrityError as error:
+        raise Conflict(
+            f"The tenant '{tenant}' has a live key '{key.name}' already: "
+            "take another name, or revoke that one first.",
+            field="name",
+        ) from error
+
+
+def _check_expiry(expires_at: datetime | None) -> None:
+    if expires_at is not None and expires_at <= timezone.now():
+        raise Invalid("expires_at is over already: name a time to come.", field="expires_at")
+
+
+def _facts(key: ApiKey) -> dict[str, Any]:
+    return {
+        "tenant": key.tenant.slug,
+        "name": key.name,
+        "prefix": key.prefix,
+        "expires_at": key.expires_at.isoformat() if key.expires_at else None,
+        "revoked_at": key.revoked_at.isoformat() if key.revoked_at else None,
+    }
+
+
+def _record(verb: str, key: ApiKey, *, actor: Actor, reason: str, change: tuple[Any, Any]) -> None:
+    audit.record(
+        actor=actor,
+        verb=verb,
+        target=("api-key", key.public_id),
+        reason=reason,
+        change=change,
+        touches_fleet=True,
+    )
+    transaction.on_commit(waker("routing.publish"))
