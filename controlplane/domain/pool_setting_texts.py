@@ -1,0 +1,224 @@
+"""The words for each pool setting: group, label, unit, help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+Text = tuple[str, str, str, str]
+
+_CHOOSING: Final = "Choosing a replica"
+_SCRAPING: Final = "Reading the engines"
+_WAITING: Final = "Queue and limits of time"
+_RETRYING: Final = "Retries and breaker"
+_PROBING: Final = "Health and life-cycle"
+_EDGES: Final = "Requests"
+
+TEXTS: Final[Mapping[str, Text]] = {
+    "policy": (_CHOOSING, "Policy", "", "How agents choose among the replicas of this pool."),
+    "affinity_key": (
+        _CHOOSING,
+        "Affinity key",
+        "",
+        "What keeps requests on one replica: the session, or the person named in `user`.",
+    ),
+    "virtual_nodes": (
+        _CHOOSING,
+        "Virtual nodes",
+        "",
+        "Points of each replica on the hash ring; more spread sessions more evenly.",
+    ),
+    "ring_bound": (
+        _CHOOSING,
+        "Ring bound",
+        "x mean",
+        "Load above which a session's own replica is passed over, as a multiple of the mean.",
+    ),
+    "session_lifetime_s": (
+        _CHOOSING,
+        "Session lifetime",
+        "s",
+        "How long an idle session is remembered.",
+    ),
+    "hit_dial": (
+        _CHOOSING,
+        "Hit dial",
+        "",
+        "Weight of saved prefill against waiting work; higher keeps prefixes together.",
+    ),
+    "near_tie_ratio": (
+        _CHOOSING,
+        "Near-tie ratio",
+        "0 to 1",
+        "Costs this close, as a share, count as equal.",
+    ),
+    "near_tie_s": (_CHOOSING, "Near-tie", "s", "Costs this close, in seconds, count as equal."),
+    "profile_idle_s": (
+        _CHOOSING,
+        "Prefix memory",
+        "s",
+        "How long an unused prefix is believed to be in a replica's cache.",
+    ),
+    "profile_blocks": (
+        _CHOOSING,
+        "Prefix blocks",
+        "blocks",
+        "Most prefix blocks remembered of a replica; empty means as many as its KV cache holds.",
+    ),
+    "kv_soft_usage": (
+        _SCRAPING,
+        "KV usage, soft",
+        "0 to 1",
+        "Above this KV cache usage a replica costs more.",
+    ),
+    "kv_hard_usage": (
+        _SCRAPING,
+        "KV usage, hard",
+        "0 to 1",
+        "Above this KV cache usage a replica gets new work only if no other can take it.",
+    ),
+    "scrape_interval_s": (
+        _SCRAPING,
+        "Scrape interval",
+        "s",
+        "How often agents read an engine's metrics.",
+    ),
+    "scrape_stale_s": (
+        _SCRAPING,
+        "Figures stale after",
+        "s",
+        "Older engine figures are treated as unknown, neither idle nor full.",
+    ),
+    "scrape_dead_s": (
+        _SCRAPING,
+        "Figures dead after",
+        "s",
+        "Without figures for this long the replica is reported as not measurable.",
+    ),
+    "queue_limit_per_replica": (
+        _WAITING,
+        "Queue limit",
+        "requests a healthy replica",
+        "Requests that may wait in an agent; beyond it the overload policy applies.",
+    ),
+    "queue_deadline_s": (
+        _WAITING,
+        "Queue deadline",
+        "s",
+        "A request that waited this long for a replica is answered with 503.",
+    ),
+    "ttft_limit_s": (
+        _WAITING,
+        "TTFT limit",
+        "s",
+        "Longest wait for the first token after a request was sent to a replica.",
+    ),
+    "stall_limit_s": (
+        _WAITING,
+        "Stall limit",
+        "s",
+        "Longest silence between two tokens of a running stream.",
+    ),
+    "connect_limit_s": (_WAITING, "Connect limit", "s", "Longest time to open a connection."),
+    "end_to_end_limit_s": (
+        _WAITING,
+        "End-to-end limit",
+        "s",
+        "Longest time for a whole request, whatever its progress.",
+    ),
+    "max_retries": (
+        _RETRYING,
+        "Retries",
+        "",
+        "Further attempts, each on another replica, while the client has seen nothing yet.",
+    ),
+    "retry_backoff_s": (
+        _RETRYING,
+        "Retry back-off",
+        "s",
+        "Pause before the first retry; doubled for each further one.",
+    ),
+    "retry_jitter": (_RETRYING, "Retry jitter", "0 to 1", "Random share of each pause."),
+    "retry_budget_ratio": (
+        _RETRYING,
+        "Retry budget",
+        "0 to 1",
+        "Retries allowed as a share of requests, so that a bad hour is not made worse.",
+    ),
+    "breaker_failures": (
+        _RETRYING,
+        "Breaker failures",
+        "",
+        "Failures within the window that open a replica's breaker.",
+    ),
+    "breaker_window_s": (_RETRYING, "Breaker window", "s", "Where failures are counted."),
+    "breaker_open_s": (
+        _RETRYING,
+        "Breaker stays open",
+        "s",
+        "How long an open breaker keeps traffic away before one trial request.",
+    ),
+    "breaker_good_to_close": (
+        _RETRYING,
+        "Good answers to close",
+        "",
+        "Successful trials in a row that close the breaker.",
+    ),
+    "eject_ceiling_ratio": (
+        _PROBING,
+        "Ejection ceiling",
+        "0 to 1",
+        "Largest share of the pool that may be out for its health at once.",
+    ),
+    "probe_interval_s": (_PROBING, "Probe interval", "s", "How often health is asked for."),
+    "probe_timeout_s": (_PROBING, "Probe time-out", "s", "Longest wait for a health answer."),
+    "probe_failures": (
+        _PROBING,
+        "Bad probes to eject",
+        "",
+        "Failed probes in a row that make a replica unhealthy; flowing tokens count as life.",
+    ),
+    "probe_recoveries": (
+        _PROBING,
+        "Good probes to return",
+        "",
+        "Good probes in a row that make a replica healthy again.",
+    ),
+    "slow_start_s": (
+        _PROBING,
+        "Slow start",
+        "s",
+        "How long a new or recovered replica's share grows to the full one.",
+    ),
+    "slow_start_from_ratio": (
+        _PROBING,
+        "Slow start from",
+        "0 to 1",
+        "Share of the full load at the beginning of the slow start.",
+    ),
+    "drain_limit_s": (
+        _PROBING,
+        "Drain limit",
+        "s",
+        "How long running requests may go on when a replica is drained.",
+    ),
+    "broken_stream": (
+        _EDGES,
+        "Broken stream",
+        "",
+        "What becomes of a stream whose replica dies: `end` with an error, or `continue`.",
+    ),
+    "max_concurrency_per_replica": (
+        _EDGES,
+        "Concurrency limit",
+        "requests a replica",
+        "Most requests on one replica at once; empty means the engine's own limit rules.",
+    ),
+    "body_limit_bytes": (_EDGES, "Body limit", "bytes", "Larger requests are answered with 413."),
+    "extra_paths": (
+        _EDGES,
+        "Further paths",
+        "",
+        "Inference paths forwarded besides the standard ones; management paths are refused.",
+    ),
+}
