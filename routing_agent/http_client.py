@@ -164,7 +164,9 @@ class HttpClient:
         try:
             return await self._converse(origin, fresh, message)
         except _Stale:
-            raise CallFailed(f"{origin.authority} closed the connection without an answer") from None
+            raise CallFailed(
+                f"{origin.authority} closed the connection without an answer"
+            ) from None
 
     async def _connect(self, origin: Origin) -> _Connection:
         tls = None

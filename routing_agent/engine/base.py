@@ -131,5 +131,3 @@ def start_of(found: Families) -> float | None:
 
 def _json(content: dict[str, object]) -> bytes:
     return msgspec.json.encode(content)
-
-

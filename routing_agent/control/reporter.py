@@ -1,0 +1,268 @@
+"""Reports to the control plane every two seconds, and pulls the table when the answer says so.
+
+A report that got no answer is sent again under the same number with the same deltas and usage, and
+fresh state, until the control plane has it: so each delta is booked exactly once, however often a
+request or an answer is lost. What happens meanwhile waits in the counters for the next number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from routing_agent import __version__, wire
+from routing_agent.control.clock import ControlClock
+from routing_agent.control.identity import Identity, error_text
+from routing_agent.control.numbers import ReportNumbers
+from routing_agent.control.receiver import Receiver
+from routing_agent.control.signatures import SignatureRefused, Verifier
+from routing_agent.control.spool import BATCH, UsageSpool
+from routing_agent.core.chance import Chance
+from routing_agent.core.fleet import Fleet
+from routing_agent.http_client import CallFailed, HttpClient, Response
+from routing_agent.metrics import FinishedRequest, Metrics
+
+log = structlog.get_logger()
+
+REPORT_PATH = "/api/v1/agent/report"
+TABLE_PATH = "/api/v1/agent/table"
+CALL_LIMIT_S = 5.0
+JITTER_RATIO = 0.1
+HURRY_S = 0.1  # pause before a report that should not wait: backlog, or news of a new table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """How this agent talks with its control plane."""
+
+    control_plane: str  # base URL without a trailing slash
+    identity: Identity
+    client: HttpClient
+    clock: ControlClock
+    verifier: Verifier
+    receiver: Receiver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where a report's content comes from."""
+
+    fleet: Fleet
+    metrics: Metrics
+    spool: UsageSpool
+    numbers: ReportNumbers
+    node: Callable[[], wire.NodeFacts]
+    open_connections: Callable[[], int]
+    is_draining: Callable[[], bool]
+
+
+@dataclass
+class Reporter:
+    """Owns the report that is under way."""
+
+    link: Link
+    sources: Sources
+    chance: Chance
+    last_success_at: float | None = None  # monotonic
+    last_error: str = ""
+    _unsent: wire.Report | None = None
+    _interval_s: float = field(init=False)
+    _started_at: float = field(default_factory=time.time)
+    _started_mono: float = field(default_factory=time.monotonic)
+    _hurry: bool = False
+
+    def __post_init__(self) -> None:
+        self._interval_s = self.link.identity.report_interval_s
+
+    def note(self, request: FinishedRequest) -> None:
+        """Spool the usage of one finished request."""
+        if request.was_admitted:
+            self.sources.spool.add(usage_of(request))
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self.report()
+            await asyncio.sleep(self._pause_s())
+
+    async def report(self) -> bool:
+        """Send one report; true if the control plane has it."""
+        self._hurry = False
+        resent = self._unsent is not None
+        if self._unsent is None:
+            self._unsent = await self._compose()
+        report = self._with_fresh_state(self._unsent)
+        asked_at = time.monotonic()
+        try:
+            response = await self._call("POST", REPORT_PATH, msgspec.json.encode(report))
+            reply = self._read_reply(response)
+        except CallFailed as error:
+            self._note_failure(str(error))
+            return False
+        self.link.clock.learn(reply.server_time, asked_at=asked_at, answered_at=time.monotonic())
+        self._unsent = None
+        self._hurry = resent or len(report.usage) >= BATCH
+        self._note_success()
+        self._interval_s = reply.report_interval_s
+        await self.sources.spool.acknowledge(reply.usage_acknowledged)
+        await self._follow(reply)
+        return True
+
+    async def pull(self) -> None:
+        """Fetch the newest table, check that our control plane signed it, and hand it on."""
+        try:
+            response = await self._call("GET", TABLE_PATH, None)
+        except CallFailed as error:
+            log.warning("table_pull_failed", why=str(error))
+            return
+        if response.status != 200:
+            log.warning("table_pull_failed", status=response.status, why=error_text(response.body))
+            return
+        try:
+            self.link.verifier.check(
+                method="GET", path=TABLE_PATH, body=response.body, headers=response.headers
+            )
+        except SignatureRefused as error:
+            log.error("table_pull_refused", code=error.code, why=error.message)
+            return
+        try:
+            receipt = await self.link.receiver.receive(response.body, "pull")
+        except OSError as error:
+            log.error("table_not_stored", error=str(error))
+            return
+        self._hurry = self._hurry or receipt.outcome == "applied"
+
+    # -- composing -----------------------------------------------------------------------------
+
+    async def _compose(self) -> wire.Report:
+        """Take what must be booked once: deltas and usage, under a number of their own."""
+        usage = await self.sources.spool.take()
+        number = await asyncio.to_thread(self.sources.numbers.next)
+        pools, tenants = self.sources.metrics.take_deltas()
+        return wire.Report(
+            agent=self.link.identity.agent,
+            number=number,
+            started_at=self._started_at,
+            sent_at=time.time(),
+            agent_version=__version__,
+            pools=pools,
+            tenants=tenants,
+            usage=usage,
+        )
+
+    def _with_fresh_state(self, report: wire.Report) -> wire.Report:
+        now = time.monotonic()
+        running, sources = self.link.receiver.table, self.sources
+        return msgspec.structs.replace(
+            report,
+            sent_at=time.time(),
+            uptime_s=now - self._started_mono,
+            lineage=running.lineage if running else "",
+            epoch=running.epoch if running else 0,
+            digest=running.digest if running else "",
+            table_source=self.link.receiver.source,
+            draining=sources.is_draining(),
+            node=sources.node(),
+            replicas=tuple(r.report(now) for r in sources.fleet.replicas.values()),
+            open_connections=sources.open_connections(),
+            memory_bytes=resident_bytes(),
+        )
+
+    # -- talking -------------------------------------------------------------------------------
+
+    async def _call(self, method: str, path: str, body: bytes | None) -> Response:
+        return await self.link.client.call(
+            method,
+            self.link.control_plane + path,
+            body=body,
+            headers={
+                "authorization": f"Bearer {self.link.identity.agent_token}",
+                "content-type": "application/json",
+            },
+            timeout_s=CALL_LIMIT_S,
+        )
+
+    def _read_reply(self, response: Response) -> wire.ReportReply:
+        if response.status in (401, 403):
+            raise CallFailed(
+                f"the control plane does not know this agent's token any more ({response.status}): "
+                f"{error_text(response.body)} Register it again with a new token and --adopt."
+            )
+        if response.status in (400, 413, 422):
+            self._unsent = None  # it would be refused for ever
+            raise CallFailed(
+                f"the control plane cannot take this report ({response.status}): "
+                f"{error_text(response.body)} Its counters are lost; do the versions fit?"
+            )
+        if not response.ok:
+            raise CallFailed(f"the control plane answered {response.status}")
+        try:
+            return msgspec.json.decode(response.body, type=wire.ReportReply)
+        except msgspec.MsgspecError as error:
+            raise CallFailed(f"the control plane's answer cannot be read: {error}") from None
+
+    async def _follow(self, reply: wire.ReportReply) -> None:
+        trusted = self.link.identity.lineage
+        if reply.lineage != trusted:
+            self._note_failure(
+                f"the control plane now has lineage {reply.lineage!r}, this agent is registered "
+                f"with {trusted!r}: register it again with a new token and --adopt"
+            )
+            return
+        running = self.link.receiver.table
+        behind = running is None or running.lineage != trusted or running.epoch < reply.epoch
+        if behind and reply.epoch > 0:
+            await self.pull()
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def _pause_s(self) -> float:
+        if self._hurry:
+            return HURRY_S
+        return self._interval_s * (1 + JITTER_RATIO * (2 * self.chance.random() - 1))
+
+    def _note_failure(self, why: str) -> None:
+        if why != self.last_error:  # said once, not every two seconds
+            log.warning("report_failed", why=why)
+        self.last_error = why
+
+    def _note_success(self) -> None:
+        if self.last_error:
+            log.info("report_works_again", after=self.last_error)
+        self.last_error = ""
+        self.last_success_at = time.monotonic()
+
+
+def usage_of(request: FinishedRequest) -> wire.UsageRecord:
+    """Give what is charged for a finished request; the spool numbers it."""
+    return wire.UsageRecord(
+        number=0,
+        at=request.at,
+        request_id=request.request_id,
+        tenant=request.tenant,
+        api_key=request.api_key,
+        model=request.model,
+        version=request.version,
+        pool=request.pool,
+        status=request.status,
+        prompt_tokens=request.prompt_tokens,
+        cached_prompt_tokens=request.cached_prompt_tokens,
+        output_tokens=request.output_tokens,
+        estimated=request.estimated,
+    )
+
+
+def resident_bytes() -> int | None:
+    """Give this process's resident memory; None where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return None
