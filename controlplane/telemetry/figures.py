@@ -1,0 +1,210 @@
+"""Series → Plotly figures as plain dicts. Pure, strict JSON, no markup from user-chosen names.
+
+A style name travels in each trace's `meta`; charts.js gives it its colour from the page's tokens,
+so that one figure serves light and dark.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from controlplane.telemetry.snapshots import SeriesSet
+
+MAX_TRACES = 6
+
+# Style: (colour on light, dash, width). Shape tells what colour alone must not.
+STYLES: Mapping[str, tuple[str, str, float]] = {
+    "p50": ("#0072b2", "solid", 1.2),
+    "p95": ("#b36b00", "solid", 2.2),
+    "p99": ("#c0392b", "dash", 1.6),
+    "max": ("#b36b00", "solid", 2.2),
+    "mean": ("#0072b2", "solid", 1.4),
+    "answered": ("#0072b2", "solid", 2.0),
+    "requests": ("#0072b2", "solid", 2.0),
+    "failed": ("#c0392b", "dash", 2.0),
+    "errors": ("#c0392b", "dash", 2.0),
+    "limited": ("#b36b00", "dot", 1.8),
+    "client left": ("#8e4585", "dashdot", 1.4),
+    "client error": ("#5f6b76", "dot", 1.4),
+    "running": ("#0072b2", "solid", 2.0),
+    "waiting": ("#c0392b", "dash", 2.0),
+    "prompt": ("#0072b2", "solid", 1.6),
+    "cached": ("#1e7a50", "dot", 1.8),
+    "output": ("#b36b00", "solid", 2.0),
+}
+CYCLE = ("p50", "p95", "p99", "client left", "cached", "client error")
+TITLES = {"s": "seconds", "ratio": "", "bytes": "bytes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened: a vertical line with text."""
+
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A horizontal line that says what is promised."""
+
+    value: float
+    label: str
+
+
+def figure(
+    data: SeriesSet,
+    *,
+    revision: str,
+    targets: Sequence[Target] = (),
+    marks: Sequence[Mark] = (),
+) -> dict[str, Any]:
+    """Build a whole figure; the browser draws it as it stands.
+
+    Args:
+        revision: what is shown; while it stays the same the browser keeps the reader's zoom.
+    """
+    times = [iso(t) for t in data.window.times]
+    names = list(data.series)[:MAX_TRACES]
+    traces = [_trace(n, i, times, data) for i, n in enumerate(names)]
+    traces += [_marks_trace(marks, data)] if marks else []
+    return {"data": traces, "layout": _layout(data, revision, targets, marks)}
+
+
+def _trace(name: str, position: int, times: list[str], data: SeriesSet) -> dict[str, Any]:
+    style = name if name in STYLES else CYCLE[position % len(CYCLE)]
+    colour, dash, width = STYLES[style]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": text(name),
+        "meta": {"style": style},
+        "x": times,
+        "y": [finite(v) for v in data.series[name]],
+        "connectgaps": False,
+        "line": {"color": colour, "dash": dash, "width": width, "shape": "linear"},
+        "hovertemplate": f"%{{y:{hover_format(data.unit)}}}<extra>{text(name)}</extra>",
+    }
+
+
+def _marks_trace(marks: Sequence[Mark], data: SeriesSet) -> dict[str, Any]:
+    """Give the marks a hover text; their lines are shapes."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "changes",
+        "meta": {"style": "mark"},
+        "x": [iso(m.at.timestamp()) for m in marks],
+        "y": [0 for _ in marks],
+        "text": [text(m.text) for m in marks],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"symbol": "triangle-up", "size": 9, "color": "#5b3a86"},
+        "cliponaxis": False,
+    }
+
+
+def _layout(
+    data: SeriesSet, revision: str, targets: Sequence[Target], marks: Sequence[Mark]
+) -> dict[str, Any]:
+    window = data.window
+    return {
+        "uirevision": revision,
+        "height": 220,
+        "margin": {"l": 56, "r": 12, "t": 8, "b": 32},
+        "hovermode": "x unified",
+        "showlegend": True,
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "xaxis": {
+            "type": "date",
+            "range": [iso(window.start_s), iso(window.end_s)],
+            "hoverformat": "%H:%M:%S UTC",
+            "tickformat": "%H:%M",
+            "nticks": 6,
+        },
+        "yaxis": _value_axis(data),
+        "shapes": [_target_line(t) for t in targets] + [_mark_line(m) for m in marks],
+        "annotations": [_target_label(t) for t in targets],
+    }
+
+
+def _value_axis(data: SeriesSet) -> dict[str, Any]:
+    axis: dict[str, Any] = {"rangemode": "tozero", "nticks": 5}
+    if data.unit == "ratio":
+        return axis | {"tickformat": ".0%", "range": [0, 1.02]}
+    if data.unit == "s":
+        return axis | {"tickformat": "~s", "ticksuffix": "s"}
+    if data.unit == "bytes":
+        return axis | {"tickformat": "~s", "ticksuffix": "B"}
+    return axis | {"tickformat": "~s"}
+
+
+def _target_line(target: Target) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": target.value,
+        "y1": target.value,
+        "line": {"dash": "dot", "width": 1.2, "color": "#5f6b76"},
+        "name": "target",
+    }
+
+
+def _target_label(target: Target) -> dict[str, Any]:
+    return {
+        "xref": "paper",
+        "x": 1,
+        "y": target.value,
+        "xanchor": "right",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "text": text(target.label),
+        "font": {"size": 11},
+    }
+
+
+def _mark_line(mark: Mark) -> dict[str, Any]:
+    at = iso(mark.at.timestamp())
+    return {
+        "type": "line",
+        "yref": "paper",
+        "x0": at,
+        "x1": at,
+        "y0": 0,
+        "y1": 1,
+        "line": {"dash": "dot", "width": 1, "color": "#5b3a86"},
+        "name": "mark",
+    }
+
+
+def text(name: str) -> str:
+    """Make a name plain text to Plotly, which reads a few HTML tags in every label."""
+    return html.escape(name, quote=False)
+
+
+def finite(value: float | None) -> float | None:
+    """Give a number that strict JSON knows, or None: a gap."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def iso(at_s: float) -> str:
+    """Give a time as Plotly's date axis reads it, in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def hover_format(unit: str) -> str:
+    """Give the number format of the hover text: three significant digits."""
+    return {"ratio": ".1%", "s": ".3~s"}.get(unit, ".3~s")
+
+
+def encode(payload: Mapping[str, Any]) -> bytes:
+    """Encode as strict JSON: NaN and infinities become null (R62)."""
+    return msgspec.json.encode(payload)

@@ -1,0 +1,164 @@
+"""How a report becomes fields of Redis hashes, and back. Pure.
+
+Fields of a pool's step: `t12` TTFT bucket 12 (`p` TPOT, `e` end to end, `q` queue wait), `s200`
+answers with that status, `pt` `ct` `ot` prompt, cached and output tokens, `rt` retries, `sh` shed, and
+`r/<replica>` = "running waiting kv requests errors prompt cached output", `-` for unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from controlplane.telemetry.snapshots import GpuStep, PoolStep, ReplicaStep
+from routing_agent.wire import PoolDelta, ReplicaReport, Report
+
+STEP_S = 5
+SUMMARY_S = 60
+HISTOGRAMS = {"t": "ttft", "p": "tpot", "e": "e2e", "q": "queue_wait"}
+_REPORT = msgspec.json.Decoder(Report)
+
+
+def operations(report: Report, now: float, *, keep_s: int) -> str:
+    """Give what booking this report does, as the JSON that the script in `recent.py` reads."""
+    step = int(now) // STEP_S * STEP_S
+    minute = int(now) // SUMMARY_S * SUMMARY_S
+    add: dict[str, dict[str, int]] = defaultdict(dict)
+    for delta in report.pools:
+        fields = pool_fields(delta)
+        for key in (f"sb:pool:{delta.pool}:{step}", f"sb:minute:{delta.pool}:{minute}"):
+            for name, n in fields.items():
+                add[key][name] = add[key].get(name, 0) + n
+    gpus = {f"{step - minute}/{gpu.index}": gpu_text(gpu) for gpu in report.node.gpus}
+    return json.dumps(
+        {
+            "agent": report.agent,
+            "started": repr(report.started_at),
+            "number": report.number,
+            "now": round(now, 3),
+            "keep": keep_s,
+            "add": add,
+            "put": {f"sb:gpu:{report.agent}:{minute}": gpus} if gpus else {},
+            "replicas": [replica_operation(r, step) for r in report.replicas if r.pool],
+        },
+        allow_nan=False,
+    )
+
+
+def pool_fields(delta: PoolDelta) -> dict[str, int]:
+    """Give the counters that one pool's delta adds to; zero adds nothing."""
+    fields: dict[str, int] = {}
+    for letter, name in HISTOGRAMS.items():
+        for bucket, n in getattr(delta, name).items():
+            fields[f"{letter}{bucket}"] = n
+    for status, n in delta.requests.items():
+        fields[f"s{status}"] = n
+    fields |= {
+        "pt": delta.prompt_tokens,
+        "ct": delta.cached_prompt_tokens,
+        "ot": delta.output_tokens,
+        "rt": delta.retries,
+        "sh": delta.shed,
+    }
+    return {name: n for name, n in fields.items() if n}
+
+
+def replica_operation(replica: ReplicaReport, step: int) -> dict[str, Any]:
+    """Give what one replica's figures do: gauges replace, counters become differences."""
+    gauges = (replica.engine_running, replica.engine_waiting, replica.kv_usage)
+    return {
+        "key": f"sb:pool:{replica.pool}:{step}",
+        "field": f"r/{replica.replica}",
+        "name": f"r/{replica.replica}",
+        "gauges": " ".join("-" if g is None else f"{g:g}" for g in gauges),
+        "totals": [
+            replica.requests_total,
+            replica.errors_total,
+            replica.prompt_tokens_total,
+            replica.cached_prompt_tokens_total,
+            replica.output_tokens_total,
+        ],
+    }
+
+
+def gpu_text(gpu: Any) -> str:
+    """Pack one GPU's readings."""
+    readings = (gpu.utilization_ratio, gpu.memory_used_bytes, gpu.temperature_celsius)
+    return " ".join("-" if r is None else f"{r:.12g}" for r in readings)
+
+
+def newest(report: Report, now: float) -> bytes:
+    """Keep of a report what pages show: no histograms, no usage records."""
+    slim = msgspec.structs.replace(report, pools=(), tenants=(), usage=())
+    return f"{now:.3f}\n".encode() + msgspec.json.encode(slim)
+
+
+def read_newest(blob: bytes) -> tuple[Report, float] | None:
+    """Give a stored report and when it came; None for one of an unknown form."""
+    at, _, body = blob.partition(b"\n")
+    try:
+        return _REPORT.decode(body), float(at)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+def read_pool(row: Mapping[bytes, bytes]) -> PoolStep:
+    """Turn the fields of a pool's step back into figures."""
+    histograms: dict[str, dict[int, int]] = {name: {} for name in HISTOGRAMS.values()}
+    requests: dict[str, int] = {}
+    replicas: dict[str, ReplicaStep] = {}
+    counts: dict[str, int] = {}
+    for raw, value in row.items():
+        name = raw.decode()
+        if name.startswith("r/"):
+            replicas[name[2:]] = read_replica(value.decode())
+        elif name[0] == "s" and name[1:].isdigit():
+            requests[name[1:]] = int(value)
+        elif name[0] in HISTOGRAMS and name[1:].isdigit():
+            histograms[HISTOGRAMS[name[0]]][int(name[1:])] = int(value)
+        else:
+            counts[name] = int(value)
+    return PoolStep(
+        histograms=histograms,
+        requests=requests,
+        prompt_tokens=counts.get("pt", 0),
+        cached_tokens=counts.get("ct", 0),
+        output_tokens=counts.get("ot", 0),
+        retries=counts.get("rt", 0),
+        shed=counts.get("sh", 0),
+        replicas=replicas,
+    )
+
+
+def read_replica(text: str) -> ReplicaStep:
+    """Unpack one replica's figures."""
+    running, waiting, kv, *counts = text.split(" ")
+    requests, errors, prompt, cached, output = (int(c) for c in counts)
+    return ReplicaStep(
+        running=None if running == "-" else int(float(running)),
+        waiting=None if waiting == "-" else int(float(waiting)),
+        kv_usage=None if kv == "-" else float(kv),
+        requests=requests,
+        errors=errors,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        output_tokens=output,
+    )
+
+
+def read_gpus(
+    row: Mapping[bytes, bytes], minute: int, *, into: dict[int, dict[int, GpuStep]]
+) -> None:
+    """Unpack a minute of GPU readings into `into[step][gpu index]`."""
+    for raw, value in row.items():
+        offset, _, index = raw.decode().partition("/")
+        readings = [None if r == "-" else float(r) for r in value.decode().split(" ")]
+        into.setdefault(minute + int(offset), {})[int(index)] = GpuStep(
+            utilization=readings[0],
+            memory_used_bytes=readings[1],
+            temperature_celsius=readings[2],
+        )

@@ -1,0 +1,197 @@
+"""The recent-metrics store: what the agents reported in the last hour, in Redis, in 5 s steps.
+
+It may be lost at any time; then there is a gap, never a zero. Nothing decides by it alone.
+
+Memory is bounded by time: every key expires. A pool's step is one hash of about 40 small fields and
+one packed field a replica, near 1 KB for eight replicas; 720 steps make an hour.
+
+Keys: `sb:agent:<id>` newest report · `sb:agents` who reported when · `sb:counters:<id>` the agent's
+counters as last booked · `sb:pool:<slug>:<step>` and `sb:minute:<slug>:<minute>` sums over agents ·
+`sb:gpu:<agent>:<minute>` readings. They are derived inside a script: a Redis Cluster will not do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import redis
+import structlog
+from django.conf import settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from controlplane.telemetry import packing
+from controlplane.telemetry.snapshots import GpuStep, NoData, PoolStep
+from routing_agent.wire import Report
+
+log = structlog.get_logger()
+
+STEP_S = 5
+KEEP_S = 3600
+SUMMARY_S = 60
+CIRCUIT_S = 2.0
+
+# One round trip books a report: repeated reports change nothing, counters become differences.
+BOOK = """
+local ops = cjson.decode(ARGV[1])
+local counters = KEYS[3]
+local seen = redis.call('HMGET', counters, 'started', 'number')
+local known = seen[1] == ops.started
+if known and tonumber(seen[2]) >= ops.number then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'EX', ops.keep)
+redis.call('ZADD', KEYS[2], ops.now, ops.agent)
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ops.now - ops.keep)
+if not known then redis.call('DEL', counters) end
+redis.call('HSET', counters, 'started', ops.started, 'number', ops.number)
+redis.call('EXPIRE', counters, ops.keep)
+for key, fields in pairs(ops.add) do
+  for name, n in pairs(fields) do redis.call('HINCRBY', key, name, n) end
+  redis.call('EXPIRE', key, ops.keep)
+end
+for key, fields in pairs(ops.put) do
+  for name, text in pairs(fields) do redis.call('HSET', key, name, text) end
+  redis.call('EXPIRE', key, ops.keep)
+end
+for _, r in ipairs(ops.replicas) do
+  local before = {}
+  for n in string.gmatch(redis.call('HGET', counters, r.name) or '', '%d+') do
+    table.insert(before, tonumber(n))
+  end
+  redis.call('HSET', counters, r.name, table.concat(r.totals, ' '))
+  local sums = {}
+  for n in string.gmatch(redis.call('HGET', r.key, r.field) or '', '[^ ]+') do
+    table.insert(sums, n)
+  end
+  local parts = {r.gauges}
+  for i, total in ipairs(r.totals) do
+    local added = 0
+    if known then added = math.max(0, total - (before[i] or 0)) end
+    table.insert(parts, string.format('%d', (tonumber(sums[i + 3]) or 0) + added))
+  end
+  redis.call('HSET', r.key, r.field, table.concat(parts, ' '))
+  redis.call('EXPIRE', r.key, ops.keep)
+end
+return 1
+"""
+
+
+class RecentStore:
+    """Books reports and reads them back; every call ends within a few tenths of a second."""
+
+    def __init__(self, url: str, *, timeout_s: float, clock: Callable[[], float] = time.monotonic):
+        self._redis = redis.Redis.from_url(
+            url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._book = self._redis.register_script(BOOK)
+        self._clock = clock
+        self._shut_until = 0.0
+        self._last_error = ""
+
+    def book(self, report: Report, now: float) -> None:
+        """Store one report; a store that is gone costs one time-out every two seconds, no more."""
+        keys = [f"sb:agent:{report.agent}", "sb:agents", f"sb:counters:{report.agent}"]
+        operations = packing.operations(report, now, keep_s=KEEP_S)
+        newest = packing.newest(report, now)
+        self._guarded(lambda: self._book(keys=keys, args=[operations, newest]))
+
+    def latest_reports(self) -> dict[str, tuple[Report, float]] | NoData:
+        """Give each agent's newest report with its age in seconds, for an hour back."""
+        agents = self._guarded(lambda: self._redis.zrange("sb:agents", 0, -1))
+        if isinstance(agents, NoData) or not agents:
+            return agents or {}
+        names = [a.decode() for a in agents]
+        blobs = self._guarded(lambda: self._redis.mget([f"sb:agent:{n}" for n in names]))
+        if isinstance(blobs, NoData):
+            return blobs
+        now = time.time()
+        found = {n: packing.read_newest(b) for n, b in zip(names, blobs, strict=True) if b}
+        return {n: (got[0], max(0.0, now - got[1])) for n, got in found.items() if got}
+
+    def pool_steps(self, pool: str, start_s: int, end_s: int) -> list[PoolStep | None] | NoData:
+        """Read a pool's 5 s steps of [start, end); None where no agent reported."""
+        keys = [f"sb:pool:{pool}:{at}" for at in range(start_s, end_s, STEP_S)]
+        rows = self._hashes(keys)
+        return (
+            rows
+            if isinstance(rows, NoData)
+            else [packing.read_pool(r) if r else None for r in rows]
+        )
+
+    def pool_minutes(self, pools: Sequence[str], now: float, minutes: int) -> Any:
+        """Read summaries for many pools at once: a list of minutes for each, oldest first."""
+        newest = int(now) // SUMMARY_S * SUMMARY_S
+        times = [newest - SUMMARY_S * i for i in reversed(range(minutes))]
+        rows = self._hashes([f"sb:minute:{p}:{at}" for p in pools for at in times])
+        if isinstance(rows, NoData):
+            return rows
+        steps = [packing.read_pool(r) if r else None for r in rows]
+        return {p: steps[i * minutes : (i + 1) * minutes] for i, p in enumerate(pools)}
+
+    def gpu_steps(
+        self, agent: str, start_s: int, end_s: int
+    ) -> list[dict[int, GpuStep] | None] | NoData:
+        """Read an agent's GPU readings in 5 s steps of [start, end); None: it did not report."""
+        first = start_s // SUMMARY_S * SUMMARY_S
+        minutes = range(first, end_s, SUMMARY_S)
+        rows = self._hashes([f"sb:gpu:{agent}:{at}" for at in minutes])
+        if isinstance(rows, NoData):
+            return rows
+        found: dict[int, dict[int, GpuStep]] = {}
+        for minute, row in zip(minutes, rows, strict=True):
+            packing.read_gpus(row, minute, into=found)
+        return [found.get(at) for at in range(start_s, end_s, STEP_S)]
+
+    def problem(self) -> str:
+        """Say what is wrong with the store, or nothing when it answers."""
+        answer = self._guarded(self._redis.ping)
+        return answer.reason if isinstance(answer, NoData) else ""
+
+    def _hashes(self, keys: Iterable[str]) -> list[dict[bytes, bytes]] | NoData:
+        def read() -> list[dict[bytes, bytes]]:
+            pipe = self._redis.pipeline(transaction=False)
+            for key in keys:
+                pipe.hgetall(key)
+            return list(pipe.execute())
+
+        return self._guarded(read)
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Run one call; after a failure answer `NoData` at once for two seconds."""
+        if self._clock() < self._shut_until:
+            return NoData(self._last_error)
+        try:
+            return call()
+        except (redis.RedisError, OSError) as error:
+            self._shut_until = self._clock() + CIRCUIT_S
+            self._last_error = f"Redis does not answer ({type(error).__name__}): no recent figures."
+            log.warning("recent_store_unreachable", error=str(error))
+            return NoData(self._last_error)
+
+
+_store: RecentStore | None = None
+
+
+def store() -> RecentStore:
+    """Give this process's store, made at first use so that forked workers make their own."""
+    global _store
+    if _store is None:
+        _store = RecentStore(settings.REDIS_URL, timeout_s=settings.REDIS_TIMEOUT_S)
+    return _store
+
+
+def book(report: Report, now: float) -> None:
+    """Store one report in this process's store."""
+    store().book(report, now)
+
+
+def latest_reports() -> dict[str, tuple[Report, float]] | NoData:
+    """Give each agent's newest report with its age in seconds."""
+    return store().latest_reports()
+
+
+__all__ = ["RecentStore", "book", "latest_reports", "store"]
