@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from routing_agent.core import load
-from routing_agent.core.chance import Chance
+from routing_agent.core.chance import EvenOdds
 from routing_agent.core.choose import RouteRequest, choose
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.table import session_hash
 from routing_agent.wire import ExplainRequest, Explanation
 
 
-def explain(fleet: Fleet, request: ExplainRequest, *, now: float, chance: Chance) -> Explanation:
+def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation:
     """Say where a request would go at this moment, without sending or charging it."""
     if fleet.table is None:
         return Explanation(error="This agent has no routing table yet.")
@@ -25,7 +25,7 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float, chance: Chance
     tokens = prompt + load.output_tokens(request.max_tokens)
     cursor = pool.cursor  # asking must not take anybody's turn
     choice = choose(
-        RouteRequest(tokens=tokens, session=session), pool, now=now, chance=chance, explain=True
+        RouteRequest(tokens=tokens, session=session), pool, now=now, chance=EvenOdds(), explain=True
     )
     pool.cursor = cursor
     return Explanation(
