@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from celery import current_app
 from django.conf import settings
-from kombu import Connection
+from kombu.connection import Connection
 
 CIRCUIT_OPEN_S = 2.0
 
@@ -101,6 +101,6 @@ def _book_failure(task_name: str, error: Exception) -> None:
     health.last_error = f"{type(error).__name__}: {error}"
     health.open_until = time.monotonic() + CIRCUIT_OPEN_S
     for connection in _connections.values():
-        connection.collapse()
+        connection.collect()
     _connections.clear()
     log.warning("broker_unreachable", task=task_name, error=health.last_error)

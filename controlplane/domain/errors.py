@@ -22,39 +22,39 @@ class ProblemError(Exception):
         self.field = field
 
 
-class Invalid(ProblemError):  # noqa: N818 - read at the raise: `raise Invalid(...)`
+class Invalid(ProblemError):
     """An input is wrong; the message names it and says what is allowed."""
 
 
-class Unauthorized(ProblemError):  # noqa: N818
+class Unauthorized(ProblemError):
     """The caller's token is missing, unknown, expired or used up."""
 
     status = 401
     default_code = "unauthorized"
 
 
-class Forbidden(ProblemError):  # noqa: N818
+class Forbidden(ProblemError):
     """The caller is known and may not do this."""
 
     status = 403
     default_code = "forbidden"
 
 
-class NotFound(ProblemError):  # noqa: N818
+class NotFound(ProblemError):
     """What was named does not exist."""
 
     status = 404
     default_code = "not_found"
 
 
-class Conflict(ProblemError):  # noqa: N818
+class Conflict(ProblemError):
     """Something else is there already, or moved meanwhile: look again, then decide."""
 
     status = 409
     default_code = "conflict"
 
 
-class Unavailable(ProblemError):  # noqa: N818
+class Unavailable(ProblemError):
     """Something this needs does not answer at present; trying again later may help."""
 
     status = 503

@@ -174,7 +174,7 @@ def _each(
     for row in sorted(rows, key=name_of):
         try:
             built.append(_checked(build(row)))
-        except (Invalid, TypeError, ValueError) as error:
+        except (Invalid, TypeError, ValueError, msgspec.MsgspecError) as error:
             left_out.append(LeftOut(object=f"{kind} {name_of(row)}", problem=str(error)))
     return tuple(built)
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from django.db.models import QuerySet
+from django.db.models import Count, Q, QuerySet
 
-from controlplane.fleet.models import Agent, Node, Pool, Replica
+from controlplane.domain.errors import NotFound
+from controlplane.domain.replica_states import State
+from controlplane.fleet.models import Agent, Node, Pool, Replica, TrafficSplit
+
+STARTING = (State.PENDING, State.LOADING, State.WARMING, State.WAKING)
+
+
+def _count(*states: State) -> Count:
+    return Count("replicas", filter=Q(replicas__state__in=states))
 
 
 def pools_overview() -> QuerySet[Pool]:
@@ -12,29 +20,59 @@ def pools_overview() -> QuerySet[Pool]:
 
     Adds `ready_count`, `ejected_count`, `draining_count`, `starting_count`, `failed_count`.
     """
-    raise NotImplementedError
+    return Pool.objects.select_related("model_version__model", "fallback_pool").annotate(
+        ready_count=_count(State.READY),
+        ejected_count=_count(State.EJECTED),
+        draining_count=_count(State.DRAINING),
+        starting_count=_count(*STARTING),
+        failed_count=_count(State.FAILED),
+    )
 
 
 def pool(slug: str) -> Pool:
     """Give one pool with the same additions, or raise NotFound."""
-    raise NotImplementedError
+    found = pools_overview().filter(slug=slug).first()
+    if found is None:
+        raise NotFound(f"There is no pool {slug!r}.")
+    return found
 
 
 def replicas(*, pool: str | None = None) -> QuerySet[Replica]:
     """Give replicas with pool, model version and node."""
-    raise NotImplementedError
+    rows = Replica.objects.select_related("pool__model_version__model", "node")
+    return rows if pool is None else rows.filter(pool__slug=pool)
 
 
 def replica(replica_id: str) -> Replica:
     """Give one replica by public id, or raise NotFound."""
-    raise NotImplementedError
+    found = replicas().filter(public_id=replica_id).first()
+    if found is None:
+        raise NotFound(f"There is no replica {replica_id!r}.")
+    return found
 
 
 def nodes() -> QuerySet[Node]:
-    """Give nodes with their agents and `replica_count`."""
-    raise NotImplementedError
+    """Give nodes with their agents and `replica_count` (those not stopped)."""
+    live = ~Q(replicas__state__in=[State.STOPPED, State.FAILED])
+    return Node.objects.select_related("agent").annotate(
+        replica_count=Count("replicas", filter=live)
+    )
+
+
+def node(name: str) -> Node:
+    """Give one node by name, or raise NotFound."""
+    found = nodes().filter(name=name).first()
+    if found is None:
+        raise NotFound(f"There is no node {name!r}.")
+    return found
 
 
 def agents() -> QuerySet[Agent]:
     """Give registered agents with their nodes."""
-    raise NotImplementedError
+    return Agent.objects.select_related("node")
+
+
+def splits(*, model: str | None = None) -> QuerySet[TrafficSplit]:
+    """Give pools' shares of models' sessions."""
+    rows = TrafficSplit.objects.select_related("model", "pool")
+    return rows if model is None else rows.filter(model__name=model)

@@ -1,5 +1,11 @@
 """Changes to the fleet, each one transaction with its audit event."""
 
+from controlplane.fleet.services.moves import (
+    drain_replica,
+    eject_replica,
+    move_replica,
+    restore_replica,
+)
 from controlplane.fleet.services.nodes import (
     create_node,
     delete_node,
@@ -7,15 +13,7 @@ from controlplane.fleet.services.nodes import (
     update_node,
 )
 from controlplane.fleet.services.pools import create_pool, delete_pool, set_splits, update_pool
-from controlplane.fleet.services.replicas import (
-    delete_replica,
-    drain_replica,
-    eject_replica,
-    move_replica,
-    register_replica,
-    restore_replica,
-    update_replica,
-)
+from controlplane.fleet.services.replicas import delete_replica, register_replica, update_replica
 
 __all__ = [
     "create_node",
