@@ -37,7 +37,7 @@ _WAYS_BACK: Mapping[State, Event] = {
 }
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def move_replica(
     *,
     replica_id: str,
@@ -55,7 +55,7 @@ def move_replica(
     return _moved(replica, event, actor=actor, reason=reason)
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def drain_replica(
     *,
     replica_id: str,
@@ -69,7 +69,7 @@ def drain_replica(
     return _moved(replica, Event.DRAIN, actor=actor, reason=reason, drain_limit_s=limit_s)
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def eject_replica(
     *, replica_id: str, actor: Actor, reason: str, expected_version: int | None = None
 ) -> Replica:
@@ -80,7 +80,7 @@ def eject_replica(
     return _moved(replica, Event.OUTLIER, actor=actor, reason=reason)
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def restore_replica(
     *, replica_id: str, actor: Actor, reason: str, expected_version: int | None = None
 ) -> Replica:

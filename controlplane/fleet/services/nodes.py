@@ -37,7 +37,7 @@ class NodeFields(TypedDict, total=False):
     backup_owner: str
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def create_node(*, name: str, actor: Actor, reason: str, **fields: Unpack[NodeFields]) -> Node:
     """Declare a machine; its agent comes with a registration token of its own."""
     _check_gpus(fields.get("gpus", []))
@@ -52,7 +52,7 @@ def create_node(*, name: str, actor: Actor, reason: str, **fields: Unpack[NodeFi
     return node
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def update_node(
     *,
     name: str,
@@ -78,7 +78,7 @@ def update_node(
     return node
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def delete_node(
     *, name: str, actor: Actor, reason: str, expected_version: int | None = None
 ) -> None:
@@ -96,7 +96,7 @@ def delete_node(
     record(actor=actor, verb="node.delete", target=("node", name), reason=reason)
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def issue_registration_token(
     *, node: str, actor: Actor, reason: str, lifetime_s: float = TOKEN_LIFETIME_S
 ) -> tuple[RegistrationToken, str]:

@@ -46,7 +46,7 @@ class PoolIdentity(PoolFields, total=False):
     version: str  # the version's name within its model
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def create_pool(*, slug: str, actor: Actor, reason: str, **fields: Unpack[PoolIdentity]) -> Pool:
     """Create a pool for one model version.
 
@@ -72,7 +72,7 @@ def create_pool(*, slug: str, actor: Actor, reason: str, **fields: Unpack[PoolId
     return pool
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def update_pool(
     *,
     slug: str,
@@ -101,7 +101,7 @@ def update_pool(
     return pool
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def delete_pool(
     *, slug: str, actor: Actor, reason: str, expected_version: int | None = None
 ) -> None:
@@ -127,7 +127,7 @@ def delete_pool(
     transaction.on_commit(waker("routing.publish"))
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def set_splits(
     *,
     model: str,

@@ -44,7 +44,7 @@ class ReplicaFields(TypedDict, total=False):
     weight: float
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def register_replica(
     *, pool: str, actor: Actor, reason: str, **fields: Unpack[ReplicaFields]
 ) -> Replica:
@@ -75,7 +75,7 @@ def register_replica(
     return replica
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def update_replica(
     *,
     replica_id: str,
@@ -109,7 +109,7 @@ def update_replica(
     return replica
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def delete_replica(
     *, replica_id: str, actor: Actor, reason: str, expected_version: int | None = None
 ) -> None:
