@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client for the agent's own calls: probes, scrapes, reports, registration.
 
-Traffic never passes here: the relay has its own sockets. Every call has one deadline over everything
-it does, and a connection is kept for the next call to the same origin where the server allows it.
+Traffic never passes here: the relay has its own sockets. Every call has one deadline over
+everything it does; a connection is kept for the next call to the same origin if the server allows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Origin:
 
 
 def split_url(url: str) -> tuple[Origin, str]:
-    """Take a URL apart into origin and target; a malformed one raises ValueError with the reason."""
+    """Take a URL apart into origin and target; ValueError says why that is impossible."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url!r} is not an http:// or https:// address")
@@ -128,7 +128,7 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 5.0,
     ) -> Response:
-        """Send one request and give the whole answer; anything else is CallFailed within the deadline."""
+        """Send one request and give the whole answer, or raise CallFailed within the deadline."""
         origin, target = split_url(url)
         message = _message(method, target, origin.authority, headers or {}, body)
         try:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import structlog
+from structlog.typing import EventDict
 
 # Values under these keys never reach a log, whoever logs them.
 SECRET_KEYS = frozenset(
@@ -36,7 +37,7 @@ def configure(level: str = "info", *, readable: bool | None = None) -> None:
     )
 
 
-def hide_secrets(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+def hide_secrets(_logger: Any, _method: str, event: EventDict) -> EventDict:
     """Replace the values of secret keys in a log event."""
     for key in SECRET_KEYS & event.keys():
         event[key] = "***"

@@ -20,6 +20,7 @@ from routing_agent.control.http_server import Answer, Request, error_answer, jso
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.reporter import resident_bytes
 from routing_agent.control.signatures import SignatureRefused, Verifier
+from routing_agent.control.traffic import TrafficPort
 from routing_agent.core.explain import explain
 from routing_agent.core.fleet import Fleet
 from routing_agent.metrics import Metrics
@@ -27,25 +28,6 @@ from routing_agent.metrics import Metrics
 log = structlog.get_logger()
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class TrafficPort(Protocol):
-    """What the admin port tells about the traffic port."""
-
-    @property
-    def open_connections(self) -> int:
-        """How many client connections are open."""
-        ...
-
-    @property
-    def running_requests(self) -> int:
-        """How many requests are queued or under way."""
-        ...
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether it has stopped accepting."""
-        ...
 
 
 class Gate(Protocol):

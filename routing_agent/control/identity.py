@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import structlog
 from routing_agent.control.clock import ControlClock
 from routing_agent.control.files import write_durably
 from routing_agent.control.signatures import load_public_key
+from routing_agent.core.chance import Chance
 from routing_agent.http_client import CallFailed, HttpClient, Response
 from routing_agent.wire import RegisterReply, RegisterRequest
 
@@ -76,7 +75,7 @@ class Registrar:
     client: HttpClient
     clock: ControlClock
     file: IdentityFile
-    pause: Callable[[float], float] = lambda s: s * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+    chance: Chance
 
     async def identify(self, request: RegisterRequest, *, adopt: bool) -> Identity:
         """Give the kept identity, or register for one.
@@ -103,7 +102,7 @@ class Registrar:
                 return await self._register_once(request)
             except CallFailed as error:
                 log.warning("registration_waits", control_plane=self.control_plane, why=str(error))
-            await asyncio.sleep(self.pause(pause_s))
+            await asyncio.sleep(pause_s * (0.8 + 0.4 * self.chance.random()))
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     async def _register_once(self, request: RegisterRequest) -> Identity:

@@ -24,14 +24,11 @@ Source = Literal["none", "push", "pull", "disk"]
 class Receiver:
     """Owns the question which table runs. `apply` puts one in place atomically."""
 
-    def __init__(
-        self, *, store: TableStore, lineage: str, apply: Callable[[RoutingTable], None]
-    ) -> None:
+    def __init__(self, store: TableStore, apply: Callable[[RoutingTable], None]) -> None:
         self.table: RoutingTable | None = None
         self.source: Source = "none"
-        self.store_error: str = ""
         self._store = store
-        self._lineage = lineage
+        self._lineage = ""
         self._apply = apply
         self._one_at_a_time = asyncio.Lock()
 
@@ -40,6 +37,10 @@ class Receiver:
         table = self._store.load()
         if table is not None:
             self._put_in_place(table, "disk")
+
+    def trust(self, lineage: str) -> None:
+        """Accept tables of this lineage, and of no other, from now on."""
+        self._lineage = lineage
 
     async def receive(self, content: bytes, source: Literal["push", "pull"]) -> TableReceipt:
         """Judge a table and, if it is newer, store and apply it; the receipt says which."""

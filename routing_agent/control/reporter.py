@@ -24,6 +24,7 @@ from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.signatures import SignatureRefused, Verifier
 from routing_agent.control.spool import BATCH, UsageSpool
+from routing_agent.control.traffic import TrafficPort
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
 from routing_agent.http_client import CallFailed, HttpClient, Response
@@ -59,8 +60,7 @@ class Sources:
     spool: UsageSpool
     numbers: ReportNumbers
     node: Callable[[], wire.NodeFacts]
-    open_connections: Callable[[], int]
-    is_draining: Callable[[], bool]
+    traffic: TrafficPort
 
 
 @dataclass
@@ -80,11 +80,6 @@ class Reporter:
 
     def __post_init__(self) -> None:
         self._interval_s = self.link.identity.report_interval_s
-
-    def note(self, request: FinishedRequest) -> None:
-        """Spool the usage of one finished request."""
-        if request.was_admitted:
-            self.sources.spool.add(usage_of(request))
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -168,10 +163,10 @@ class Reporter:
             epoch=running.epoch if running else 0,
             digest=running.digest if running else "",
             table_source=self.link.receiver.source,
-            draining=sources.is_draining(),
+            draining=sources.traffic.is_draining,
             node=sources.node(),
             replicas=tuple(r.report(now) for r in sources.fleet.replicas.values()),
-            open_connections=sources.open_connections(),
+            open_connections=sources.traffic.open_connections,
             memory_bytes=resident_bytes(),
         )
 
@@ -238,6 +233,12 @@ class Reporter:
             log.info("report_works_again", after=self.last_error)
         self.last_error = ""
         self.last_success_at = time.monotonic()
+
+
+def note_usage(spool: UsageSpool, request: FinishedRequest) -> None:
+    """Spool what a finished request used; one that was never admitted used nothing."""
+    if request.was_admitted:
+        spool.add(usage_of(request))
 
 
 def usage_of(request: FinishedRequest) -> wire.UsageRecord:

@@ -64,7 +64,7 @@ class Verifier:
             raise SignatureRefused(
                 "out_of_time",
                 f"The call was signed {now - sent:+.0f} s ago by the control plane's clock as this "
-                f"agent knows it; {wire.SIGNATURE_WINDOW_S:.0f} s are allowed. Sign and send again.",
+                f"agent knows it; {wire.SIGNATURE_WINDOW_S:.0f} s are allowed. Sign it again.",
             )
         started_at = now - (self._clock.monotonic() - self._not_before)
         if sent < started_at - START_SLACK_S:
@@ -97,7 +97,7 @@ def _credentials(headers: Mapping[str, str]) -> tuple[bytes, str, str]:
     if missing:
         raise SignatureRefused(
             "unsigned",
-            f"Calls to this port must be signed by the control plane; missing: {', '.join(missing)}.",
+            f"Calls here must be signed by the control plane; missing: {', '.join(missing)}.",
         )
     signature, sent, nonce = (headers[name] for name in names)
     try:

@@ -24,7 +24,7 @@ class TableStore:
         write_durably(self._path, content)
 
     def load(self) -> RoutingTable | None:
-        """Give the kept table; a file that cannot be used is set aside, logged, and counts as none."""
+        """Give the kept table; a file that cannot be used is set aside and counts as none."""
         if not self._path.exists():
             return None
         try:

@@ -1,12 +1,12 @@
 """Usage records on disk until the control plane has them: an append-only file of JSON lines.
 
-Each record gets the next number. Records are handed out only after they are synced, so that a number
-that was once reported never comes back with another content. They are handed out again until an
-acknowledgement covers them, over restarts too. A kill loses what was finished in the last quarter of
-a second, a power loss what was finished since the last report.
+Each record gets the next number. Records are handed out only after they are synced, so that a
+number that was once reported never comes back with another content. They are handed out again
+until an acknowledgement covers them, over restarts too. A kill loses what was finished in the last
+quarter of a second, a power loss what was finished since the last report.
 
-The first line holds the number that counting starts from; the rest are records. The file is bounded:
-when it is full, new records are dropped, counted, and said aloud.
+The first line holds the number that counting starts from; the rest are records. The file is
+bounded: when it is full, new records are dropped, counted, and said aloud.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class UsageSpool:
         self._is_rewriting = False
         self.dropped = 0
         self.acknowledged, self.last_number, self._start = _open(path)
-        self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - lives as long as the agent
+        self._file = path.open("r+b", buffering=0)
         self._end = self._file.seek(0, os.SEEK_END)
 
     @property
@@ -116,7 +116,8 @@ class UsageSpool:
         self, limit: int, end: int
     ) -> tuple[tuple[UsageRecord, ...], deque[tuple[int, int]]]:
         os.fsync(self._file.fileno())
-        records, ends = [], deque[tuple[int, int]]()
+        records: list[UsageRecord] = []
+        ends: deque[tuple[int, int]] = deque()
         with self._path.open("rb") as file:
             offset = file.seek(self._start)
             while len(records) < limit and offset < end:
@@ -131,7 +132,7 @@ class UsageSpool:
         return tuple(records), ends
 
     async def _rewrite(self, acknowledged: int, *, renumber: bool) -> None:
-        """Write the file anew without what is acknowledged; new records wait in memory meanwhile."""
+        """Write the file anew without what is acknowledged; new records wait in memory."""
         self._write()
         self._is_rewriting = True
         try:
@@ -155,7 +156,7 @@ class UsageSpool:
             rest = _renumbered(rest, after=acknowledged)
         write_durably(self._path, head + rest)
         self._file.close()
-        self._file = open(self._path, "r+b", buffering=0)  # noqa: SIM115
+        self._file = self._path.open("r+b", buffering=0)
         return head, rest
 
     def _renumber_buffer(self, last: int) -> None:
@@ -167,7 +168,7 @@ class UsageSpool:
             log.error(
                 "usage_dropped",
                 dropped=self.dropped + 1,
-                why=f"{self._path} has reached {self._limit_bytes} bytes; is the control plane away?",
+                why=f"{self._path} holds {self._limit_bytes} bytes; is the control plane away?",
             )
         self.dropped += 1
 

@@ -1,6 +1,7 @@
 """What the agent must know of a kind of engine: its paths, its metric names, its first request.
 
-A driver does no I/O: it names what to call and reads what came back. `probe.py` and `scrape.py` call.
+A driver does no I/O: it names what to call and reads what came back; `probe.py` and `scrape.py`
+call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the few families a driver wants out of a Prometheus text.
 
-One compiled pattern per driver finds its sample lines in C; everything else of a scrape (hundreds of
-histogram buckets) is never looked at in Python.
+One compiled pattern per driver finds its sample lines in C; everything else of a scrape (hundreds
+of histogram buckets) is never looked at in Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads each engine's metrics every second: load, cache size, and whether its process is the same."""
+"""Reads each engine's metrics every second: load, cache size, and whether it was restarted."""
 
 from __future__ import annotations
 

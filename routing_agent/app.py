@@ -1,0 +1,260 @@
+"""The composition root: builds an agent, lets it live, drains it, stops it.
+
+start    ports are bound, the table comes from disk or from the engines
+run      probes, scrapes and reports, all children of one task group
+drain    at SIGTERM or SIGINT: no new connections, running requests end, up to the drain limit
+stop     a last report, files closed; a second signal stops at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import ssl
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+
+from routing_agent import __version__, managed
+from routing_agent import log as logging
+from routing_agent.config import Config, Managed, Standalone
+from routing_agent.control.admin import AdminPort, LocalReading, SignedOnly
+from routing_agent.control.http_server import HttpServer
+from routing_agent.control.identity import RegistrationRefused
+from routing_agent.core.fleet import Fleet
+from routing_agent.engine.probe import Prober
+from routing_agent.engine.scrape import Scraper
+from routing_agent.http_client import HttpClient
+from routing_agent.managed import ManagedLife, StateFolderTaken
+from routing_agent.metrics import Metrics
+from routing_agent.proxy.server import Proxy
+from routing_agent.standalone import Discovery
+from routing_agent.wire import RoutingTable
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+EXIT_DRAINED = 0
+EXIT_FAILED = 1
+EXIT_REFUSED = 3  # the control plane does not accept this agent: starting again will not help
+
+
+def main(config: Config) -> int:
+    """Run an agent to its end; gives the exit status."""
+    logging.configure(config.log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            return runner.run(live(config))
+        except RegistrationRefused as error:
+            log.error("registration_refused", why=str(error))
+            return EXIT_REFUSED
+        except (PortTaken, StateFolderTaken, ssl.SSLError, OSError) as error:
+            log.error("agent_cannot_start", why=str(error))
+            return EXIT_FAILED
+
+
+async def live(config: Config) -> int:
+    """Start, run, drain, stop."""
+    stop = StopSignals()
+    stop.listen()
+    parts = Parts.build(config)
+    try:
+        match config.role:
+            case Standalone() as role:
+                await _live_alone(parts, role, stop)
+            case Managed() as role:
+                await _live_managed(parts, role, stop)
+    finally:
+        parts.client.close()
+    log.info("agent_stopped")
+    return EXIT_DRAINED
+
+
+async def _live_alone(parts: Parts, role: Standalone, stop: StopSignals) -> None:
+    proxy = Proxy(parts.fleet, parts.metrics, chance=parts.chance)
+    admin = AdminPort(LocalReading(), parts.fleet, parts.metrics, proxy)
+    async with Ports(parts.config, proxy, HttpServer(admin.handle)):
+        discovery = Discovery(role, parts.client, parts.apply)
+        loops = parts.watchers() | {"discovery": discovery.run()}
+        await run_until_drained(loops, proxy, parts.config.drain_limit_s, stop)
+
+
+async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
+    with ManagedLife(role, parts.for_control()) as life:
+        proxy = Proxy(
+            parts.fleet, parts.metrics, chance=parts.chance, on_finished=life.note_finished
+        )
+        gate = SignedOnly()
+        admin = AdminPort(gate, parts.fleet, parts.metrics, proxy, life.receiver, life.state)
+        life.receiver.start_from_disk()
+        async with Ports(parts.config, proxy, HttpServer(admin.handle)) as ports:
+            identity = await stop.unless_stopped(life.identify(ports.traffic, ports.admin))
+            if identity is None:
+                return
+            gate.verifier = life.trust(identity)
+            reporter = life.reporter(identity, gate.verifier, proxy)
+            loops = parts.watchers() | {"reporter": reporter.run(), "gpus": life.watch_gpus()}
+            await run_until_drained(loops, proxy, parts.config.drain_limit_s, stop)
+            await life.say_goodbye()
+
+
+async def run_until_drained(
+    loops: Mapping[str, Coroutine[Any, Any, None]],
+    proxy: Proxy,
+    limit_s: float,
+    stop: StopSignals,
+) -> None:
+    """Run the loops until a signal, and on while running requests end; then end the loops."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(loop, name=name) for name, loop in loops.items()]
+        await stop.first.wait()
+        await drain(proxy, limit_s, stop)
+        for task in running:
+            task.cancel()
+
+
+async def drain(proxy: Proxy, limit_s: float, stop: StopSignals) -> None:
+    """Let running requests end, up to the limit or a second signal; then close the traffic port."""
+    log.info("draining", running_requests=proxy.running_requests, limit_s=limit_s)
+    async with asyncio.TaskGroup() as tasks:
+        draining = tasks.create_task(proxy.drain(limit_s))
+        hurry = tasks.create_task(stop.second.wait())
+        await asyncio.wait((draining, hurry), return_when=asyncio.FIRST_COMPLETED)
+        if draining.done():
+            log.info("drained", cut_off=draining.result())
+        else:
+            log.warning("stopped_at_once", running_requests=proxy.running_requests)
+            await proxy.close()
+        draining.cancel()
+        hurry.cancel()
+
+
+@dataclass
+class StopSignals:
+    """The first SIGTERM or SIGINT asks to drain, the second to stop at once."""
+
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+    second: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def listen(self) -> None:
+        """Take over the process's stop signals."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.note)
+
+    def note(self) -> None:
+        """Note one signal."""
+        (self.second if self.first.is_set() else self.first).set()
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Await `work`, or give None as soon as a stop is asked for."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self.first.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            working.cancel()
+            stopping.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What both kinds of agent are made of."""
+
+    config: Config
+    fleet: Fleet
+    metrics: Metrics
+    client: HttpClient
+    chance: random.Random
+
+    @classmethod
+    def build(cls, config: Config) -> Parts:
+        """Make the parts; nothing of them runs yet."""
+        client = HttpClient(tls=_tls(config.role))
+        return cls(config, Fleet(), Metrics(), client, random.Random())  # noqa: S311 - no secrets
+
+    def apply(self, table: RoutingTable) -> None:
+        """Put a table in place, judging its times by this machine's clock."""
+        self.apply_at(table, time.time())
+
+    def apply_at(self, table: RoutingTable, wall: float) -> None:
+        """Put a table in place; rows that make no sense are left out and named in the log."""
+        now = time.monotonic()
+        change = self.fleet.apply(table, now=now, wall=wall)
+        self.metrics.table_applied_at = now
+        for fault in change.faults:
+            log.warning("table_row_left_out", epoch=table.epoch, why=fault)
+
+    def for_control(self) -> managed.Parts:
+        """Give what the control side needs."""
+        return managed.Parts(self.fleet, self.metrics, self.client, self.chance, self.apply_at)
+
+    def watchers(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Give the loops that watch engines."""
+        prober = Prober(self.fleet, self.client, self.chance)
+        scraper = Scraper(self.fleet, self.client, self.chance)
+        return {"prober": prober.run(), "scraper": scraper.run()}
+
+
+class PortTaken(Exception):
+    """A port cannot be listened on; the message names it and the option to change it."""
+
+
+class Ports:
+    """The traffic port and the admin port, open while the context lasts."""
+
+    def __init__(self, config: Config, proxy: Proxy, server: HttpServer) -> None:
+        self._config = config
+        self._proxy = proxy
+        self._server = server
+        self.traffic = self.admin = 0
+
+    async def __aenter__(self) -> Ports:
+        config = self._config
+        try:
+            self.admin = await self._server.start(config.admin_host, config.admin_port)
+        except OSError as error:
+            where = f"{config.admin_host} port {config.admin_port}"
+            raise PortTaken(f"Cannot listen on {where} ({error.strerror}): --admin-port") from None
+        try:
+            self.traffic = await self._proxy.start(config.host, config.port)
+        except OSError as error:
+            await self._server.close()
+            where = f"{config.host} port {config.port}"
+            raise PortTaken(f"Cannot listen on {where} ({error.strerror}): --port") from None
+        log.info(
+            "agent_listens",
+            version=__version__,
+            traffic=f"{config.host}:{self.traffic}",
+            admin=f"{config.admin_host}:{self.admin}",
+        )
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._proxy.close()
+        await self._server.close()
+
+
+def _tls(role: Standalone | Managed) -> ssl.SSLContext | None:
+    if isinstance(role, Standalone):
+        return None
+    if role.ca_file is None and role.client_cert is None:
+        return None
+    context = ssl.create_default_context(cafile=role.ca_file)
+    if role.client_cert is not None:
+        context.load_cert_chain(role.client_cert, role.client_key)
+    return context
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None  # asyncio's own loop: slower, otherwise the same
+    return uvloop.new_event_loop

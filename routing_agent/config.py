@@ -1,0 +1,375 @@
+"""Command line, configuration file and environment become one frozen Config, here and nowhere else.
+
+A configuration file is TOML with the option names as keys: its lines are read as options that stand
+before those of the command line, so the command line wins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import socket
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+import msgspec
+
+from routing_agent.gpu import SimulatedGpus
+from routing_agent.http_client import split_url
+from routing_agent.wire import EngineName, OverloadPolicy, PolicyName, PoolSettings
+
+TOKEN_VARIABLE = "SIGNALBOX_TOKEN"  # noqa: S105 - the variable's name
+DEFAULTS = PoolSettings()
+
+# Option, field of PoolSettings, unit. The help text of each tells its default.
+POOL_OPTIONS: tuple[tuple[str, str, str], ...] = (
+    ("--policy", "policy", "NAME"),
+    ("--ttft-timeout", "ttft_limit_s", "SECONDS"),
+    ("--stall-timeout", "stall_limit_s", "SECONDS"),
+    ("--connect-timeout", "connect_limit_s", "SECONDS"),
+    ("--max-retries", "max_retries", "N"),
+    ("--retry-backoff", "retry_backoff_s", "SECONDS"),
+    ("--retry-budget", "retry_budget_ratio", "RATIO"),
+    ("--breaker-failures", "breaker_failures", "N"),
+    ("--breaker-open", "breaker_open_s", "SECONDS"),
+    ("--probe-interval", "probe_interval_s", "SECONDS"),
+    ("--probe-timeout", "probe_timeout_s", "SECONDS"),
+    ("--probe-failures", "probe_failures", "N"),
+    ("--probe-recoveries", "probe_recoveries", "N"),
+    ("--eject-ceiling", "eject_ceiling_ratio", "RATIO"),
+    ("--queue-limit", "queue_limit_per_replica", "N"),
+    ("--queue-deadline", "queue_deadline_s", "SECONDS"),
+    ("--max-concurrency", "max_concurrency_per_replica", "N"),
+    ("--body-limit", "body_limit_bytes", "BYTES"),
+    ("--profile-blocks", "profile_blocks", "N"),
+    ("--session-lifetime", "session_lifetime_s", "SECONDS"),
+    ("--slow-start", "slow_start_s", "SECONDS"),
+    ("--drain-timeout", "drain_limit_s", "SECONDS"),
+    ("--broken-stream", "broken_stream", "continue|end"),
+)
+
+# What later versions will do. Accepting the option and doing nothing would be a lie.
+NOT_YET: Mapping[str, str] = {
+    "--workers": "more than one worker process",
+    "--profile-blocks": "prefix profiles",
+    "--broken-stream": "continuing broken streams on another replica",
+    "--overload-policy": "falling back to another pool without a control plane",
+}
+
+
+class ConfigError(ValueError):
+    """An option that cannot be obeyed; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """A client key by its hash, and whom it belongs to."""
+
+    sha256: str
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standalone:
+    """`serve`: the engines to find out about, and what to do with them."""
+
+    worker_urls: tuple[str, ...]
+    settings: PoolSettings
+    overload: OverloadPolicy
+    engine: EngineName | None  # None: recognised by its answers
+    aliases: Mapping[str, str]  # alias -> model
+    client_keys: tuple[ClientKey, ...]  # empty: open access
+    engine_key: str = field(repr=False, default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Managed:
+    """`agent`: which control plane, and as what."""
+
+    control_plane: str
+    name: str
+    state_dir: Path
+    advertise_host: str
+    zone: str
+    adopt: bool
+    simulated_gpus: SimulatedGpus | None
+    ca_file: Path | None
+    client_cert: Path | None
+    client_key: Path | None
+    token: str = field(repr=False, default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that options and environment say."""
+
+    host: str
+    port: int
+    admin_host: str
+    admin_port: int
+    drain_limit_s: float
+    log_level: Literal["debug", "info", "warning", "error"]
+    role: Standalone | Managed
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads `--config FILE` first, then the command line over it."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        return super().parse_args([*self._words_of_file(words), *words], namespace)
+
+    def _words_of_file(self, words: Sequence[str]) -> list[str]:
+        only_config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        only_config.add_argument("--config", type=Path)
+        path = only_config.parse_known_args(words)[0].config
+        if path is None:
+            return []
+        try:
+            return file_words(tomllib.loads(path.read_text()))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            self.error(f"--config {path} cannot be read: {error}")
+
+
+def serve_config(words: Sequence[str]) -> Config:
+    """Read the options of `serve`."""
+    parser = Parser(
+        prog="python -m routing_agent serve", allow_abbrev=False, description=SERVE_TEXT
+    )
+    _add_listening(parser, admin_host=None)
+    parser.add_argument("--worker-urls", nargs="+", metavar="URL", required=True)
+    parser.add_argument("--engine", choices=get_args(EngineName), help="default: recognised")
+    parser.add_argument("--client-key-file", type=Path, help="lines of KEY or TENANT KEY")
+    parser.add_argument("--engine-key-file", type=Path, help="the engines' own API key")
+    parser.add_argument("--overload-policy", choices=get_args(OverloadPolicy), default="queue")
+    parser.add_argument("--alias", action="append", default=[], metavar="NAME=MODEL")
+    parser.add_argument("--workers", type=int, default=1, metavar="N")
+    for option, name, unit in POOL_OPTIONS:
+        default = getattr(DEFAULTS, name)
+        parser.add_argument(option, metavar=unit, help=f"default: {default}")
+    return _read(parser, words, _serve_from)
+
+
+def agent_config(words: Sequence[str]) -> Config:
+    """Read the options of `agent`."""
+    parser = Parser(
+        prog="python -m routing_agent agent", allow_abbrev=False, description=AGENT_TEXT
+    )
+    _add_listening(parser, admin_host="127.0.0.1")
+    parser.add_argument("--control-plane", required=True, metavar="URL")
+    parser.add_argument("--token-file", type=Path, help=f"one-time token; or {TOKEN_VARIABLE}")
+    parser.add_argument("--name", default=socket.gethostname(), help="of this node")
+    parser.add_argument("--state-dir", type=Path, default=Path("var/agent"))
+    parser.add_argument("--advertise-host", help="how others reach this agent; default: --host")
+    parser.add_argument("--zone", default="")
+    parser.add_argument("--adopt", action="store_true", help="register again with the new token")
+    parser.add_argument("--simulated-gpus", metavar="N,MODEL,MEMORY", help="4,H100,80GB")
+    parser.add_argument("--ca-file", type=Path, help="whom to trust for an https control plane")
+    parser.add_argument("--client-cert", type=Path)
+    parser.add_argument("--client-key", type=Path)
+    parser.add_argument(
+        "--drain-timeout", type=float, default=DEFAULTS.drain_limit_s, metavar="SECONDS"
+    )
+    return _read(parser, words, _agent_from)
+
+
+SERVE_TEXT = "Route OpenAI traffic over some engines, without a control plane."
+AGENT_TEXT = "Route OpenAI traffic as a control plane says."
+
+
+def _add_listening(parser: argparse.ArgumentParser, *, admin_host: str | None) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML, option names as keys")
+    parser.add_argument("--host", default="127.0.0.1", help="of the traffic port")
+    parser.add_argument("--port", type=int, default=9000)
+    parser.add_argument("--admin-host", default=admin_host, help="default: 127.0.0.1")
+    parser.add_argument("--admin-port", type=int, default=9001)
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
+
+
+def _read(parser: Parser, words: Sequence[str], build: Any) -> Config:
+    options = parser.parse_args(words)
+    try:
+        config: Config = build(options)
+    except ConfigError as error:
+        _stop(parser, str(error))
+    return config
+
+
+def _stop(parser: Parser, message: str) -> NoReturn:
+    parser.error(message)
+
+
+def _serve_from(options: argparse.Namespace) -> Config:
+    if options.workers != 1:
+        raise not_yet("--workers")
+    if options.overload_policy == "fallback":
+        raise not_yet("--overload-policy")
+    settings = pool_settings(vars(options))
+    role = Standalone(
+        worker_urls=tuple(_base_url("--worker-urls", url) for url in options.worker_urls),
+        settings=settings,
+        overload=options.overload_policy,
+        engine=options.engine,
+        aliases=dict(_alias(text) for text in options.alias),
+        client_keys=client_keys(_text_of("--client-key-file", options.client_key_file)),
+        engine_key=(_text_of("--engine-key-file", options.engine_key_file) or "").strip(),
+    )
+    if len(set(role.worker_urls)) != len(role.worker_urls):
+        raise ConfigError("--worker-urls names an engine twice")
+    return _config(options, role, settings.drain_limit_s)
+
+
+def _agent_from(options: argparse.Namespace) -> Config:
+    role = Managed(
+        control_plane=_base_url("--control-plane", options.control_plane),
+        name=options.name,
+        state_dir=options.state_dir,
+        advertise_host=options.advertise_host or _reachable(options.host),
+        zone=options.zone,
+        adopt=options.adopt,
+        simulated_gpus=simulated_gpus(options.simulated_gpus),
+        ca_file=options.ca_file,
+        client_cert=options.client_cert,
+        client_key=options.client_key,
+        token=_token(options.token_file),
+    )
+    return _config(options, role, options.drain_timeout)
+
+
+def _config(
+    options: argparse.Namespace, role: Standalone | Managed, drain_limit_s: float
+) -> Config:
+    if options.port == options.admin_port != 0:
+        raise ConfigError("--port and --admin-port must differ")
+    return Config(
+        host=options.host,
+        port=options.port,
+        admin_host=options.admin_host or "127.0.0.1",
+        admin_port=options.admin_port,
+        drain_limit_s=drain_limit_s,
+        log_level=options.log_level,
+        role=role,
+    )
+
+
+def not_yet(option: str) -> ConfigError:
+    """Refuse an option whose feature this version lacks."""
+    return ConfigError(f"{option}: this version cannot do it yet ({NOT_YET[option]})")
+
+
+def pool_settings(values: Mapping[str, Any]) -> PoolSettings:
+    """Turn the pool options that were given into settings, with the product's bounds."""
+    given = {}
+    for option, name, _ in POOL_OPTIONS:
+        value = values.get(option.removeprefix("--").replace("-", "_"))
+        if value is not None:
+            given[name] = value
+    if given.get("policy") not in (None, *get_args(PolicyName)):
+        names = " ".join(get_args(PolicyName))
+        raise ConfigError(f"--policy {given['policy']}: this version knows {names}")
+    if "profile_blocks" in given:
+        raise not_yet("--profile-blocks")
+    if given.get("broken_stream") == "continue":
+        raise not_yet("--broken-stream")
+    try:
+        return msgspec.convert(given, PoolSettings, strict=False)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$.")
+        options = {name: option for option, name, _ in POOL_OPTIONS}
+        raise ConfigError(f"{options.get(path.rstrip('`'), path)}: {reason}") from None
+
+
+def client_keys(text: str | None) -> tuple[ClientKey, ...]:
+    """Read a key file: a line is a key, or a tenant and its key; # starts a comment line."""
+    if text is None:
+        return ()
+    keys = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) > 2:
+            raise ConfigError(f"--client-key-file, line {number}: expected KEY or TENANT KEY")
+        digest = hashlib.sha256(words[-1].encode()).hexdigest()
+        keys.append(ClientKey(digest, words[0] if len(words) == 2 else "local"))
+    if not keys:
+        raise ConfigError("--client-key-file has no key; leave the option out for open access")
+    return tuple(keys)
+
+
+def simulated_gpus(text: str | None) -> SimulatedGpus | None:
+    """Read N,MODEL,MEMORY, the memory in bytes or with GB or GiB."""
+    if text is None:
+        return None
+    try:
+        count, model, memory = text.split(",")
+        return SimulatedGpus(int(count), model.strip(), memory_bytes(memory))
+    except ValueError:
+        raise ConfigError(f"--simulated-gpus {text!r}: expected N,MODEL,MEMORY") from None
+
+
+def memory_bytes(text: str) -> int:
+    """Read an amount of memory: 80GB, 80GiB, or bytes."""
+    units = {"GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6}
+    for unit, factor in units.items():
+        if text.strip().endswith(unit):
+            return int(float(text.strip().removesuffix(unit)) * factor)
+    return int(text)
+
+
+def file_words(content: Mapping[str, Any]) -> list[str]:
+    """Turn a configuration file into the options it stands for."""
+    words: list[str] = []
+    for key, value in content.items():
+        option = "--" + key.replace("_", "-")
+        if isinstance(value, dict):
+            words += [word for k, v in value.items() for word in (option, f"{k}={v}")]
+        elif isinstance(value, list):
+            words += [option, *map(str, value)]
+        elif isinstance(value, bool):
+            words += [option] if value else []
+        else:
+            words += [option, str(value)]
+    return words
+
+
+def _alias(text: str) -> tuple[str, str]:
+    name, separator, model = text.partition("=")
+    if not (name and separator and model):
+        raise ConfigError(f"--alias {text!r}: expected NAME=MODEL")
+    return name, model
+
+
+def _base_url(option: str, url: str) -> str:
+    try:
+        split_url(url)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+    return url.rstrip("/")
+
+
+def _reachable(host: str) -> str:
+    return socket.gethostname() if host in ("", "0.0.0.0", "::") else host  # noqa: S104 - compared
+
+
+def _text_of(option: str, path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{option}: {path} cannot be read ({error})") from None
+
+
+def _token(path: Path | None) -> str:
+    """Give the one-time token; a registered agent needs none, so its file may be gone."""
+    if path is None or not path.exists():
+        return os.environ.get(TOKEN_VARIABLE, "").strip()
+    return (_text_of("--token-file", path) or "").strip()

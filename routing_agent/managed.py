@@ -1,0 +1,202 @@
+"""An agent's life under a control plane: its state folder, its registration, its reports."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import structlog
+
+from routing_agent import __version__
+from routing_agent.config import Managed
+from routing_agent.control.clock import ControlClock
+from routing_agent.control.files import private_folder
+from routing_agent.control.identity import Identity, IdentityFile, Registrar
+from routing_agent.control.numbers import ReportNumbers
+from routing_agent.control.receiver import Receiver
+from routing_agent.control.reporter import Link, Reporter, Sources, note_usage
+from routing_agent.control.signatures import Verifier
+from routing_agent.control.snapshot import TableStore
+from routing_agent.control.spool import UsageSpool
+from routing_agent.control.traffic import TrafficPort
+from routing_agent.core.chance import Chance
+from routing_agent.core.fleet import Fleet
+from routing_agent.gpu import GpuReader
+from routing_agent.http_client import HttpClient
+from routing_agent.metrics import FinishedRequest, Metrics
+from routing_agent.wire import NodeFacts, RegisterRequest, RoutingTable
+
+log = structlog.get_logger()
+
+GPU_READ_PAUSE_S = 5.0
+GOODBYE_LIMIT_S = 2.0  # for the last report: a control plane that is away must not delay the exit
+
+
+class StateFolderTaken(Exception):
+    """Another agent works in the state folder; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the agent's traffic side shares with this life."""
+
+    fleet: Fleet
+    metrics: Metrics
+    client: HttpClient
+    chance: Chance
+    apply: Callable[[RoutingTable, float], None]  # a table, and the control plane's time
+
+
+@dataclass
+class ManagedLife:
+    """Everything that ties an agent to its control plane; a context that closes its files."""
+
+    role: Managed
+    parts: Parts
+    clock: ControlClock = field(init=False)
+    receiver: Receiver = field(init=False)
+    _spool: UsageSpool = field(init=False)
+    _gpus: GpuReader = field(init=False)
+    _node: NodeFacts = field(init=False)
+    _reporter: Reporter | None = None
+    _lock: int = field(init=False)
+
+    def __enter__(self) -> ManagedLife:
+        folder = private_folder(self.role.state_dir)
+        self._lock = lock_folder(folder)
+        self.clock = ControlClock(folder / "clock.json")
+        self.receiver = Receiver(
+            TableStore(folder / "table.json"),
+            lambda table: self.parts.apply(table, self.clock.now()),
+        )
+        self._spool = UsageSpool(folder / "usage.jsonl")
+        self._gpus = GpuReader(self.role.simulated_gpus)
+        self._read_gpus()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._spool.close()
+        self._gpus.close()
+        os.close(self._lock)
+
+    # -- registration --------------------------------------------------------------------------
+
+    async def identify(self, traffic_port: int, admin_port: int) -> Identity:
+        """Give this agent's identity, registering if it has none; waits for the control plane."""
+        host = self.role.advertise_host
+        host = f"[{host}]" if ":" in host else host
+        request = RegisterRequest(
+            token=self.role.token,
+            name=self.role.name,
+            traffic_url=f"http://{host}:{traffic_port}",
+            admin_url=f"http://{host}:{admin_port}",
+            agent_version=__version__,
+            node=self._node,
+        )
+        registrar = Registrar(
+            control_plane=self.role.control_plane,
+            client=self.parts.client,
+            clock=self.clock,
+            file=IdentityFile(self.role.state_dir / "identity.json"),
+            chance=self.parts.chance,
+        )
+        return await registrar.identify(request, adopt=self.role.adopt)
+
+    def trust(self, identity: Identity) -> Verifier:
+        """Obey this control plane from now on; gives what checks its signatures."""
+        self.receiver.trust(identity.lineage)
+        return Verifier(identity.public_key, self.clock)
+
+    # -- reports -------------------------------------------------------------------------------
+
+    def reporter(self, identity: Identity, verifier: Verifier, traffic: TrafficPort) -> Reporter:
+        """Make the reporter of this life."""
+        link = Link(
+            control_plane=self.role.control_plane,
+            identity=identity,
+            client=self.parts.client,
+            clock=self.clock,
+            verifier=verifier,
+            receiver=self.receiver,
+        )
+        sources = Sources(
+            fleet=self.parts.fleet,
+            metrics=self.parts.metrics,
+            spool=self._spool,
+            numbers=ReportNumbers(self.role.state_dir / "numbers.json"),
+            node=lambda: self._node,
+            traffic=traffic,
+        )
+        self._reporter = Reporter(link, sources, self.parts.chance)
+        return self._reporter
+
+    def note_finished(self, request: FinishedRequest) -> None:
+        """Take down what a finished request used."""
+        note_usage(self._spool, request)
+
+    async def say_goodbye(self) -> None:
+        """Send a last report, so that nothing counted waits for the next start."""
+        if self._reporter is None:
+            return
+        try:
+            async with asyncio.timeout(GOODBYE_LIMIT_S):
+                await self._reporter.report()
+        except TimeoutError:
+            log.warning("last_report_not_sent", why="the control plane did not answer")
+
+    # -- the node ------------------------------------------------------------------------------
+
+    async def watch_gpus(self) -> None:
+        """Read the GPUs until cancelled."""
+        while True:
+            await asyncio.to_thread(self._read_gpus)
+            await asyncio.sleep(GPU_READ_PAUSE_S)
+
+    def state(self) -> dict[str, object]:
+        """Give what `GET /agent/v1/state` adds under a control plane."""
+        reporter = self._reporter
+        last = reporter.last_success_at if reporter else None
+        return {
+            "agent": reporter.link.identity.agent if reporter else "",
+            "control_clock": {"now": self.clock.now(), "source": self.clock.source},
+            "last_report_age_s": None if last is None else time.monotonic() - last,
+            "last_report_error": reporter.last_error if reporter else "",
+            "usage_pending": self._spool.pending,
+            "usage_dropped": self._spool.dropped,
+        }
+
+    def _read_gpus(self) -> None:
+        readings = self._gpus.read()
+        self.parts.metrics.gpus = readings.gpus
+        self._node = NodeFacts(
+            hostname=socket.gethostname(),
+            zone=self.role.zone,
+            driver_version=readings.driver_version,
+            cuda_version=readings.cuda_version,
+            gpus=readings.gpus,
+        )
+
+
+def lock_folder(folder: Path) -> int:
+    """Claim a state folder for this process; gives the descriptor that holds the claim."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StateFolderTaken(
+            f"Another agent runs with --state-dir {folder}. Stop it, or give this one another."
+        ) from None
+    return descriptor
