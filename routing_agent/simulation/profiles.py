@@ -1,0 +1,86 @@
+"""What a simulated engine can do: speeds and capacities of a model on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The speeds and capacities of one engine process; immutable, so that a run can be repeated.
+
+    One step of the engine takes as long as its slower half: reading the weights
+    (`decode_step_s`) or computing the prefill tokens (`prefill_tokens_per_s`), plus a little for
+    every sequence that decodes.
+    """
+
+    prefill_tokens_per_s: float
+    decode_step_s: float
+    decode_step_per_sequence_s: float
+    max_running_sequences: int
+    kv_blocks: int
+    block_tokens: int
+    step_token_budget: int
+    context_tokens: int
+    prefix_cache: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a profile that no engine could have."""
+        for name in self.__slots__:
+            if (
+                name not in ("prefix_cache", "decode_step_per_sequence_s")
+                and getattr(self, name) <= 0
+            ):
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.decode_step_per_sequence_s < 0:
+            raise ValueError("decode_step_per_sequence_s must not be negative")
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """How many tokens the KV cache holds."""
+        return self.kv_blocks * self.block_tokens
+
+    @property
+    def longest_request_tokens(self) -> int:
+        """How many tokens, prompt and output together, a single request may have."""
+        return min(self.context_tokens, self.kv_capacity_tokens)
+
+    def faster(self, factor: float) -> Profile:
+        """Give the same engine with every speed multiplied by `factor`."""
+        return replace(
+            self,
+            prefill_tokens_per_s=self.prefill_tokens_per_s * factor,
+            decode_step_s=self.decode_step_s / factor,
+            decode_step_per_sequence_s=self.decode_step_per_sequence_s / factor,
+        )
+
+
+# An A100-80GB holds 80 GB x 0.92 - 15 GB of weights - 2 GB of activations = 56 GB of KV cache; a
+# token of Qwen2.5-7B takes 2 x 28 layers x 4 KV heads x 128 x 2 bytes = 57,344: 61,000 blocks.
+A100_QWEN_7B = Profile(
+    prefill_tokens_per_s=4300.0,
+    decode_step_s=0.012,
+    decode_step_per_sequence_s=0.000025,
+    max_running_sequences=256,
+    kv_blocks=61_000,
+    block_tokens=16,
+    step_token_budget=512,  # the chunk of Sarathi-Serve: bounds the stall that a prefill causes
+    context_tokens=32_768,
+)
+
+# An embedding model of about 0.5 billion parameters: prefill only, short context.
+A100_EMBEDDING = Profile(
+    prefill_tokens_per_s=40_000.0,
+    decode_step_s=0.004,
+    decode_step_per_sequence_s=0.0,
+    max_running_sequences=256,
+    kv_blocks=16_384,
+    block_tokens=16,
+    step_token_budget=8192,
+    context_tokens=8192,
+    prefix_cache=False,
+)
+
+PROFILES = {"a100-80gb-qwen2.5-7b": A100_QWEN_7B, "a100-80gb-embedding": A100_EMBEDDING}
+DEFAULT_PROFILE = "a100-80gb-qwen2.5-7b"
+EMBEDDING_PROFILE = "a100-80gb-embedding"

@@ -1,0 +1,347 @@
+"""What clients ask of a simulated engine: OpenAI bodies, read and checked the way vLLM does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import xxhash
+
+from routing_agent.simulation.text import LABEL_TOKENS, answer, answer_length, label
+from routing_agent.simulation.tokens import BYTES_PER_TOKEN, VOCABULARY, token_count
+
+# Qwen2.5-VL makes 256 to 1,280 tokens of a picture; 1 KiB of our text is 256 tokens.
+_PICTURE_BYTES = 1024
+_MISSING_FIELD = re.compile(r"missing required field `([^`]+)`")
+_PLACE = re.compile(r"`\$\.?([^`]*)`")
+
+
+class EngineRefusal(Exception):
+    """The engine cannot do what was asked; carries the answer in vLLM's shape."""
+
+    def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """`stream_options` of a request."""
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True):
+    model: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    n: int | None = 1
+    temperature: float | None = None
+    seed: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    cache_salt: str | None = None
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class _ChatBody(_Body, frozen=True, kw_only=True):
+    messages: list[_Message]
+    max_completion_tokens: int | None = None
+    tools: list[Any] | None = None
+
+
+class _CompletionBody(_Body, frozen=True, kw_only=True):
+    prompt: str | list[str | int]
+
+
+class _EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
+    input: str | list[str | int]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: int | None = None
+
+
+class _TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[_Message] | None = None
+    return_token_strs: bool | None = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What this engine serves and how much of it."""
+
+    model: str
+    longest_request_tokens: int
+    answer_tokens: int  # mean length of an answer that may end by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A chat or completion, ready to be computed: the words are known, only their time is not."""
+
+    kind: Literal["chat", "completion"]
+    prompt: bytes
+    prompt_tokens: int
+    pieces: list[str]
+    finish_reason: Literal["stop", "length"]
+    stop_reason: str | None = None
+    max_tokens: int
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingInputs:
+    """Texts to embed."""
+
+    texts: list[bytes]
+    prompt_tokens: int
+    base64: bool
+    dimensions: int | None
+
+
+def read_chat(body: bytes, limits: Limits) -> Generation:
+    """Read a chat request, or raise the refusal vLLM would answer."""
+    asked = _decode(body, _ChatBody, limits)
+    if not asked.messages:
+        raise EngineRefusal(
+            400,
+            "Cannot apply chat template to an empty conversation. Provide at least one message.",
+            "BadRequestError",
+        )
+    prompt = _chat_prompt(asked.messages, asked.tools)
+    longest = (
+        asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    )
+    return _generation("chat", asked, prompt, longest, limits)
+
+
+def read_completion(body: bytes, limits: Limits) -> Generation:
+    """Read a completion request, or raise the refusal vLLM would answer."""
+    asked = _decode(body, _CompletionBody, limits)
+    prompt = _completion_prompt(asked.prompt)
+    longest = 16 if asked.max_tokens is None else asked.max_tokens  # vLLM's default for this path
+    return _generation("completion", asked, prompt, longest, limits)
+
+
+def read_embedding(body: bytes, limits: Limits) -> EmbeddingInputs:
+    """Read an embedding request, or raise the refusal vLLM would answer."""
+    asked = _decode(body, _EmbeddingBody, limits)
+    if asked.dimensions is not None and not 1 <= asked.dimensions <= 4096:
+        raise _bad("dimensions must be between 1 and 4096", "dimensions", asked.dimensions)
+    many = isinstance(asked.input, list) and all(isinstance(one, str) for one in asked.input)
+    texts = [_completion_prompt(one) for one in (asked.input if many else [asked.input])]
+    counts = [token_count(text) for text in texts]
+    for count in counts:
+        _check_length(count, 0, limits)
+    return EmbeddingInputs(
+        texts=texts,
+        prompt_tokens=sum(counts),
+        base64=asked.encoding_format == "base64",
+        dimensions=asked.dimensions,
+    )
+
+
+def read_tokenize(body: bytes, limits: Limits) -> tuple[bytes, bool]:
+    """Read a tokenize request: the text, and whether the tokens' strings are wanted."""
+    asked = _decode(body, _TokenizeBody, limits)
+    if asked.messages is not None:
+        return _chat_prompt(asked.messages, None), bool(asked.return_token_strs)
+    if asked.prompt is None:
+        raise _invalid("missing", "prompt", "Field required")
+    return asked.prompt.encode(), bool(asked.return_token_strs)
+
+
+_Shape = TypeVar("_Shape", _ChatBody, _CompletionBody, _EmbeddingBody, _TokenizeBody)
+
+
+def _decode(body: bytes, shape: type[_Shape], limits: Limits) -> _Shape:
+    try:
+        asked = msgspec.json.decode(body, type=shape)
+    except msgspec.ValidationError as problem:
+        raise _wrong_field(str(problem)) from problem
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise _invalid("json_invalid", "1", f"JSON decode error: {problem}") from problem
+    if asked.model and asked.model != limits.model:
+        raise EngineRefusal(
+            404,
+            f"The model `{asked.model}` does not exist. Valid aliases: {limits.model}.",
+            "NotFoundError",
+            "model",
+        )
+    return asked
+
+
+def _generation(
+    kind: Literal["chat", "completion"],
+    asked: _ChatBody | _CompletionBody,
+    prompt: bytes,
+    longest: int | None,
+    limits: Limits,
+) -> Generation:
+    _check_sampling(asked)
+    prompt_tokens = token_count(prompt)
+    _check_length(prompt_tokens, longest, limits)
+    max_tokens = limits.longest_request_tokens - prompt_tokens if longest is None else longest
+    pieces, finish, stop = _answer(asked, prompt, max_tokens, limits)
+    options = asked.stream_options or StreamOptions()
+    return Generation(
+        kind=kind,
+        prompt=prompt,
+        prompt_tokens=prompt_tokens,
+        pieces=pieces,
+        finish_reason=finish,
+        stop_reason=stop,
+        max_tokens=max_tokens,
+        stream=bool(asked.stream),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
+        salt=asked.cache_salt or "",
+    )
+
+
+def _answer(
+    asked: _Body, prompt: bytes, max_tokens: int, limits: Limits
+) -> tuple[list[str], Literal["stop", "length"], str | None]:
+    """Give the tokens to say, why they end, and the stop string if one ended them."""
+    seed = xxhash.xxh3_64_intdigest(prompt, asked.seed or 0)
+    if asked.ignore_eos:
+        pieces = answer(seed, max_tokens, max_tokens)
+    elif max_tokens <= LABEL_TOKENS:
+        pieces = label(seed)[:max_tokens]
+    else:
+        wanted = max(answer_length(seed, limits.answer_tokens), asked.min_tokens)
+        pieces = answer(seed, wanted, max_tokens)
+    stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+    cut = _first_stop("".join(pieces), stops)
+    if cut is not None:
+        return _cut(pieces, cut[0], len(cut[1])), "stop", cut[1]
+    return pieces, "length" if len(pieces) >= max_tokens else "stop", None
+
+
+def _first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
+    found = [(text.find(stop), stop) for stop in stops if stop]
+    return min((hit for hit in found if hit[0] >= 0), default=None)
+
+
+def _cut(pieces: list[str], position: int, stop_length: int) -> list[str]:
+    """Keep the tokens up to the one that completes the stop string, and the text before it."""
+    kept: list[str] = []
+    start = 0
+    for piece in pieces:
+        kept.append(piece[: max(0, position - start)])
+        start += len(piece)
+        if start >= position + stop_length:
+            break
+    return kept
+
+
+def _check_sampling(asked: _Body) -> None:
+    if asked.temperature is not None and asked.temperature < 0:
+        raise _bad("temperature must be non-negative", "temperature", asked.temperature)
+    if asked.n is not None and asked.n != 1:
+        raise _bad("the simulated engine gives one choice: n must be 1", "n", asked.n)
+
+
+def _check_length(prompt_tokens: int, output_tokens: int | None, limits: Limits) -> None:
+    longest = limits.longest_request_tokens
+    if output_tokens is not None and output_tokens > longest:
+        raise EngineRefusal(
+            400,
+            f"max_tokens={output_tokens} cannot be greater than max_model_len={longest}. "
+            f"Please request fewer output tokens. (parameter=max_tokens, value={output_tokens})",
+            "BadRequestError",
+            "max_tokens",
+        )
+    if output_tokens is not None and output_tokens < 0:
+        raise _bad("max_tokens must be at least 1", "max_tokens", output_tokens)
+    if prompt_tokens + (output_tokens or 1) > longest:
+        raise EngineRefusal(
+            400,
+            f"This model's maximum context length is {longest} tokens. However, you requested "
+            f"{output_tokens or 1} output tokens and your prompt contains {prompt_tokens} input "
+            "tokens. Please reduce the length of the input prompt or the number of requested "
+            f"output tokens. (parameter=input_tokens, value={prompt_tokens})",
+            "BadRequestError",
+            "input_tokens",
+        )
+
+
+def _chat_prompt(messages: list[_Message], tools: list[Any] | None) -> bytes:
+    """Write a conversation the way the model reads it (ChatML), tools first."""
+    parts = [b"<tools>", msgspec.json.encode(tools), b"</tools>\n"] if tools else []
+    for message in messages:
+        parts += (b"<|im_start|>", message.role.encode(), b"\n", _content(message.content))
+        parts.append(b"<|im_end|>\n")
+    parts.append(b"<|im_start|>assistant\n")
+    return b"".join(parts)
+
+
+def _content(content: str | list[dict[str, Any]] | None) -> bytes:
+    if content is None:
+        return b""
+    if isinstance(content, str):
+        return content.encode()
+    return b"".join(_part(part) for part in content)
+
+
+def _part(part: dict[str, Any]) -> bytes:
+    text = part.get("text")
+    if isinstance(text, str):
+        return text.encode()
+    # Anything else is a picture or a sound: as many tokens as a picture, apart by its content.
+    digest = xxhash.xxh3_128_hexdigest(msgspec.json.encode(part, order="deterministic"))
+    return digest.encode() * (_PICTURE_BYTES // len(digest))
+
+
+def _completion_prompt(prompt: str | int | list[str | int]) -> bytes:
+    """Give a prompt's bytes; a list is either one text or token ids."""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
+        prompt = prompt[0]
+    if not prompt:
+        raise EngineRefusal(
+            400,
+            "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)",
+            "BadRequestError",
+            "prompt",
+        )
+    if isinstance(prompt, str):
+        return prompt.encode()
+    ids = prompt if isinstance(prompt, list) else [prompt]
+    if not all(isinstance(one, int) and 0 <= one < VOCABULARY for one in ids):
+        raise _bad("the simulated engine takes one text or one list of token ids", "prompt", "more")
+    return b"".join(int(one).to_bytes(BYTES_PER_TOKEN, "big") for one in ids)
+
+
+def _bad(message: str, param: str, value: object) -> EngineRefusal:
+    text = f"{message}, got {value}. (parameter={param}, value={value})"
+    return EngineRefusal(400, text, "BadRequestError", param)
+
+
+def _invalid(kind: str, field: str, message: str) -> EngineRefusal:
+    where = f"body.{field}"
+    text = f"1 validation error:\n  {{'type': '{kind}', 'loc': '{where}', 'msg': '{message}'}}"
+    return EngineRefusal(400, text, "Bad Request", where)
+
+
+def _wrong_field(problem: str) -> EngineRefusal:
+    missing = _MISSING_FIELD.search(problem)
+    if missing:
+        return _invalid("missing", missing[1], "Field required")
+    place = _PLACE.search(problem)
+    return _invalid("value_error", place[1] if place else "0", problem)

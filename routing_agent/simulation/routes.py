@@ -1,0 +1,207 @@
+"""Which request of a simulated engine gets which answer."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Callable
+
+from routing_agent.simulation import faults
+from routing_agent.simulation.connection import Connection, HttpRequest
+from routing_agent.simulation.engine import Engine, Job
+from routing_agent.simulation.replies import VERSION, EmbeddingReply, StreamReply, WholeReply
+from routing_agent.simulation.requests import (
+    EngineRefusal,
+    read_chat,
+    read_completion,
+    read_embedding,
+    read_tokenize,
+)
+from routing_agent.simulation.scheduler import Request
+from routing_agent.simulation.tokens import block_hashes, token_ids, token_strings
+
+Handler = Callable[[HttpRequest, Connection], None]
+InferenceHandler = Callable[[HttpRequest, Connection, faults.Fate], None]
+FAULTS_PATH = "/simulate/faults"
+
+
+class Routes:
+    """The HTTP surface of one engine."""
+
+    def __init__(self, engine: Engine, *, api_key: str = "", embedding: bool = False) -> None:
+        self._engine = engine
+        self._api_key = api_key.encode()
+        self._started_at = int(time.time())
+        self.is_draining = False
+        self._handlers: dict[str, dict[str, Handler]] = {
+            "/health": {"GET": self._health},
+            "/ping": {"GET": self._health},
+            "/version": {"GET": self._version},
+            "/metrics": {"GET": self._metrics},
+            "/v1/models": {"GET": self._models},
+            "/tokenize": {"POST": self._tokenize},
+            FAULTS_PATH: {
+                "GET": self._show_faults,
+                "POST": self._switch_faults,
+                "DELETE": self._clear_faults,
+            },
+        }
+        self._inference: dict[str, InferenceHandler] = (
+            {"/v1/embeddings": self._embed}
+            if embedding
+            else {"/v1/chat/completions": self._generate, "/v1/completions": self._generate}
+        )
+        for path in self._inference:
+            self._handlers[path] = {"POST": self._infer}
+
+    def respond(self, request: HttpRequest, connection: Connection) -> None:
+        """Answer a request, now or when its tokens are computed."""
+        methods = self._handlers.get(request.path)
+        if methods is None:
+            connection.send_json(404, {"detail": "Not Found"})
+        elif request.method not in methods:
+            connection.send_json(405, {"detail": "Method Not Allowed"})
+        elif request.path.startswith("/v1/") and not self._may_enter(request):
+            connection.send_json(401, {"error": "Unauthorized"})
+        else:
+            self._try(methods[request.method], request, connection)
+
+    def _try(self, handler: Handler, request: HttpRequest, connection: Connection) -> None:
+        try:
+            handler(request, connection)
+        except EngineRefusal as refusal:
+            _send_error(connection, refusal)
+
+    def _may_enter(self, request: HttpRequest) -> bool:
+        given = request.headers.get(b"authorization", b"")
+        return not self._api_key or hmac.compare_digest(given, b"Bearer " + self._api_key)
+
+    # Inference
+
+    def _infer(self, request: HttpRequest, connection: Connection) -> None:
+        if self.is_draining:
+            raise EngineRefusal(
+                500, "cannot schedule new futures after shutdown", "InternalServerError"
+            )
+        fate = faults.fate(self._engine.faults, self._engine.shares)
+        if fate.fail_status is not None:
+            raise EngineRefusal(fate.fail_status, "simulated failure", "InternalServerError")
+        if fate.after_tokens is None and fate.crash == "exit":
+            os._exit(1)
+        if fate.after_tokens is None and fate.crash == "reset":
+            connection.reset()
+        elif fate.after_tokens is not None or not fate.hang:
+            self._inference[request.path](request, connection, fate)
+        # What is left hangs: accepted, and never answered until its client gives up.
+
+    def _generate(self, request: HttpRequest, connection: Connection, fate: faults.Fate) -> None:
+        limits = self._engine.limits
+        is_chat = request.path == "/v1/chat/completions"
+        order = (read_chat if is_chat else read_completion)(request.body, limits)
+        answer_id = _answer_id("chatcmpl" if is_chat else "cmpl", request)
+        reply_kind = StreamReply if order.stream else WholeReply
+        spoken = "".join(order.pieces).encode()
+        work = Request(
+            id=self._engine.next_id(),
+            prompt_tokens=order.prompt_tokens,
+            output_tokens=len(order.pieces),
+            block_hashes=block_hashes(
+                order.prompt + spoken, self._engine.scheduler.profile.block_tokens, order.salt
+            ),
+        )
+        connection.job = Job(
+            request=work,
+            listener=reply_kind(connection, fate, order, answer_id, limits.model),
+            finish_reason=order.finish_reason,
+            max_tokens=order.max_tokens,
+            arrived_at=self._engine.now(),
+        )
+        self._engine.start(connection.job)
+
+    def _embed(self, request: HttpRequest, connection: Connection, fate: faults.Fate) -> None:
+        limits = self._engine.limits
+        inputs = read_embedding(request.body, limits)
+        answer_id = _answer_id("embd", request)
+        connection.job = Job(
+            request=Request(
+                id=self._engine.next_id(), prompt_tokens=inputs.prompt_tokens, output_tokens=0
+            ),
+            listener=EmbeddingReply(connection, fate, inputs, answer_id, limits.model),
+            finish_reason="stop",
+            max_tokens=0,
+            arrived_at=self._engine.now(),
+        )
+        self._engine.start(connection.job)
+
+    # Everything else
+
+    def _health(self, request: HttpRequest, connection: Connection) -> None:
+        connection.send(503 if self._engine.faults.unhealthy else 200, b"")
+
+    def _version(self, request: HttpRequest, connection: Connection) -> None:
+        connection.send_json(200, {"version": VERSION})
+
+    def _metrics(self, request: HttpRequest, connection: Connection) -> None:
+        page = self._engine.telemetry.page(asleep=self._engine.faults.asleep)
+        connection.send(200, page.encode(), "text/plain; version=1.0.0; charset=utf-8")
+
+    def _models(self, request: HttpRequest, connection: Connection) -> None:
+        limits = self._engine.limits
+        model = {
+            "id": limits.model,
+            "object": "model",
+            "created": self._started_at,
+            "owned_by": "vllm",
+            "root": limits.model,
+            "parent": None,
+            "max_model_len": limits.longest_request_tokens,
+            "permission": [],
+        }
+        connection.send_json(200, {"object": "list", "data": [model]})
+
+    def _tokenize(self, request: HttpRequest, connection: Connection) -> None:
+        text, wants_strings = read_tokenize(request.body, self._engine.limits)
+        ids = token_ids(text)
+        answer = {
+            "count": len(ids),
+            "max_model_len": self._engine.limits.longest_request_tokens,
+            "tokens": ids,
+            "token_strs": token_strings(text) if wants_strings else None,
+        }
+        connection.send_json(200, answer)
+
+    # Fault switches
+
+    def _show_faults(self, request: HttpRequest, connection: Connection) -> None:
+        connection.send_json(200, self._engine.faults)
+
+    def _switch_faults(self, request: HttpRequest, connection: Connection) -> None:
+        try:
+            wanted = faults.merged(self._engine.faults, request.body)
+        except faults.InvalidFaults as problem:
+            raise EngineRefusal(400, str(problem), "BadRequestError") from problem
+        self._engine.switch(wanted)
+        connection.send_json(200, wanted)
+        if wanted.crash and wanted.crash.exits_now:
+            os._exit(1)
+
+    def _clear_faults(self, request: HttpRequest, connection: Connection) -> None:
+        self._engine.switch(faults.Faults())
+        connection.send_json(200, self._engine.faults)
+
+
+def _answer_id(prefix: str, request: HttpRequest) -> str:
+    given = request.headers.get(b"x-request-id", b"").decode("latin-1")
+    return f"{prefix}-{given or secrets.token_hex(8)}"
+
+
+def _send_error(connection: Connection, refusal: EngineRefusal) -> None:
+    error = {
+        "message": refusal.message,
+        "type": refusal.kind,
+        "param": refusal.param,
+        "code": refusal.status,
+    }
+    connection.send_json(refusal.status, {"error": error})
