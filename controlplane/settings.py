@@ -226,6 +226,14 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "controlplane.api.schema.say_what_all_share",
+    ],
+    "ENUM_NAME_OVERRIDES": {
+        "DtypeEnum": "controlplane.catalog.models.Dtype",
+        "RoleEnum": "controlplane.tenants.models.Role",
+    },
 }
 
 # Routing: pushes to agents and their signatures.

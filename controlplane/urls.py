@@ -1,5 +1,7 @@
 """The route table."""
 
-from django.urls import path
+from django.urls import include, path
 
-urlpatterns: list = [path("", lambda request: None)]
+urlpatterns: list = [
+    path("", include("controlplane.api.urls")),
+]

@@ -1,0 +1,62 @@
+"""Who calls the API: a staff token beside the console's session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser
+from django.utils import timezone
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from controlplane.tenants import selectors, services
+from controlplane.tenants.models import StaffToken
+
+REALM = 'Bearer realm="signalbox"'
+
+
+class TokenUser(AnonymousUser):
+    """The caller behind a staff token: known, but no console user."""
+
+    def __init__(self, token: StaffToken) -> None:
+        super().__init__()
+        self.username = token.name
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Say that this caller has shown a valid token."""
+        return True
+
+
+class ApiTokenAuthentication(BaseAuthentication):
+    """`Authorization: Bearer sbt-…`, with the role the token was issued for."""
+
+    def authenticate(self, request: Request) -> tuple[TokenUser, StaffToken] | None:
+        """Give the caller behind a bearer token; None leaves the request to the session."""
+        kind, _, text = get_authorization_header(request).partition(b" ")
+        if kind.lower() != b"bearer":
+            return None
+        token = selectors.staff_token(text.decode("latin-1").strip())
+        if token is None:
+            raise AuthenticationFailed(
+                "This staff token is unknown, expired or revoked: ask an admin for a new one."
+            )
+        services.book_token_use(token=token, now=timezone.now())
+        return TokenUser(token), token
+
+    def authenticate_header(self, request: Request) -> str:
+        """Give the challenge of a 401."""
+        return REALM
+
+
+class ApiTokenScheme(OpenApiAuthenticationExtension):
+    """How the schema describes the token."""
+
+    target_class = "controlplane.api.authentication.ApiTokenAuthentication"
+    name = "staffToken"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        """Give the OpenAPI security scheme."""
+        return {"type": "http", "scheme": "bearer", "description": "A staff token, sbt-…"}

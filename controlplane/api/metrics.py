@@ -1,0 +1,86 @@
+"""The control plane's own figures, read from the database at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.db import DatabaseError
+from django.db.models import Count
+from django.utils import timezone
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from controlplane import wake
+from controlplane.audit.selectors import fleet_revision
+from controlplane.fleet.models import Replica
+from controlplane.routing import selectors
+from controlplane.routing.models import LoopRun
+
+
+class ControlPlaneCollector(Collector):
+    """Broker, database, publication, deliveries, loops and replicas."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Give every figure; without a database only what this process knows itself."""
+        yield CounterMetricFamily(
+            "signalbox_broker_errors",
+            "Times this process failed to reach the broker.",
+            value=wake.broker_errors_total(),
+        )
+        try:
+            figures = list(_from_database())
+        except DatabaseError:
+            figures = [_gauge("signalbox_database_up", "1 if the database answers.", 0)]
+        yield from figures
+
+
+def _from_database() -> Iterator[Metric]:
+    published = selectors.publication()
+    behind = len(selectors.agents_behind())
+    yield _gauge("signalbox_database_up", "1 if the database answers.", 1)
+    yield _gauge("signalbox_fleet_revision", "Changes to the fleet so far.", fleet_revision())
+    yield _gauge(
+        "signalbox_published_revision",
+        "The fleet revision that the newest table covers.",
+        published.published_revision,
+    )
+    yield _gauge("signalbox_table_epoch", "The newest published epoch.", published.epoch)
+    halted = int(bool(published.halted_reason))
+    yield _gauge("signalbox_publishing_halted", "1 if publishing has stopped.", halted)
+    yield _gauge("signalbox_agents_behind", "Live agents without the newest table.", behind)
+    yield from _loops()
+    yield _replicas()
+
+
+def _loops() -> Iterator[Metric]:
+    age = GaugeMetricFamily(
+        "signalbox_loop_age_seconds", "Since a control loop last began.", labels=["loop"]
+    )
+    duration = GaugeMetricFamily(
+        "signalbox_loop_duration_seconds", "How long its last run took.", labels=["loop"]
+    )
+    now = timezone.now()
+    for run in LoopRun.objects.order_by("name"):
+        age.add_metric([run.name], max(0.0, (now - run.started_at).total_seconds()))
+        if run.duration_s is not None:
+            duration.add_metric([run.name], run.duration_s)
+    yield age
+    yield duration
+
+
+def _replicas() -> Metric:
+    family = GaugeMetricFamily("signalbox_replicas", "Replicas by state.", labels=["state"])
+    rows = Replica.objects.order_by("state").values_list("state").annotate(Count("pk"))
+    for state, count in rows:
+        family.add_metric([state], count)
+    return family
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+registry = CollectorRegistry()
+registry.register(ControlPlaneCollector())

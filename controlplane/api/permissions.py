@@ -1,0 +1,37 @@
+"""Roles on the API: viewsets say what an action needs, this class obeys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+
+from controlplane.tenants.models import Role
+from controlplane.tenants.selectors import is_at_least, role_of
+
+
+class RolePermission(BasePermission):
+    """Reads need a viewer; a write needs what its view names, and an admin if it names nothing."""
+
+    message = "Your role does not allow this."
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Say whether the caller's role includes the one this action needs."""
+        needed = needed_role(request.method or "", view)
+        role = role_of(request.auth if request.auth is not None else request.user)
+        if is_at_least(role, needed):
+            return True
+        self.message = f"This needs the role {needed}; yours is {role.value if role else 'none'}."
+        return False
+
+
+def needed_role(method: str, view: Any) -> str:
+    """Give the role an action needs."""
+    action = getattr(view, "action", None)
+    named = getattr(view, "required_roles", {}).get(action)
+    if named:
+        return str(named)
+    if method in SAFE_METHODS:
+        return Role.VIEWER.value
+    return str(getattr(view, "required_role", Role.ADMIN.value))

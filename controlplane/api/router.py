@@ -1,0 +1,33 @@
+"""Every noun of `/api/v1/`; a path works with and without its last slash."""
+
+from __future__ import annotations
+
+from rest_framework.routers import DefaultRouter
+
+from controlplane.api.system import SystemViewSet
+from controlplane.audit.api import AuditEventViewSet
+from controlplane.catalog.api import ModelVersionViewSet, ModelViewSet
+from controlplane.fleet.api import PoolViewSet
+from controlplane.fleet.api_machines import AgentViewSet, NodeViewSet, ReplicaViewSet
+from controlplane.routing.api import RoutingTableViewSet
+from controlplane.tenants.api import ApiKeyViewSet, TenantViewSet
+from controlplane.tenants.api_staff import MembershipViewSet, StaffTokenViewSet
+
+router = DefaultRouter(trailing_slash="/?")  # type: ignore[arg-type]
+router.include_format_suffixes = False
+for prefix, viewset, basename in (
+    ("nodes", NodeViewSet, "node"),
+    ("agents", AgentViewSet, "agent"),
+    ("pools", PoolViewSet, "pool"),
+    ("replicas", ReplicaViewSet, "replica"),
+    ("models", ModelViewSet, "model"),
+    ("model-versions", ModelVersionViewSet, "model-version"),
+    ("tenants", TenantViewSet, "tenant"),
+    ("api-keys", ApiKeyViewSet, "api-key"),
+    ("staff-tokens", StaffTokenViewSet, "staff-token"),
+    ("memberships", MembershipViewSet, "membership"),
+    ("routing-tables", RoutingTableViewSet, "routing-table"),
+    ("audit-events", AuditEventViewSet, "audit-event"),
+    ("system", SystemViewSet, "system"),
+):
+    router.register(prefix, viewset, basename=f"api-{basename}")

@@ -1,0 +1,18 @@
+"""Paths of the REST API, its documentation, and the probes of this process."""
+
+from __future__ import annotations
+
+from django.urls import include, path, re_path
+
+from controlplane.api import docs, errors, health
+from controlplane.api.router import router
+
+urlpatterns = [
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
+    path("metrics", health.metrics, name="metrics"),
+    path("api/schema/", docs.SchemaView.as_view(), name="api-schema"),
+    path("api/docs/", docs.DocsView.as_view(url_name="api-schema"), name="api-docs"),
+    path("api/v1/", include(router.urls)),
+    re_path(r"^api/(?P<path>.*)$", errors.not_found),
+]
