@@ -124,6 +124,10 @@ class Parser(argparse.ArgumentParser):
         words = list(sys.argv[1:] if args is None else args)
         return super().parse_args([*self._words_of_file(words), *words], namespace)
 
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and stop; the list of all options would only hide it."""
+        self.exit(2, f"{self.prog}: {message}\n{self.prog} --help lists the options.\n")
+
     def _words_of_file(self, words: Sequence[str]) -> list[str]:
         only_config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         only_config.add_argument("--config", type=Path)
@@ -198,12 +202,8 @@ def _read(parser: Parser, words: Sequence[str], build: Any) -> Config:
     try:
         config: Config = build(options)
     except ConfigError as error:
-        _stop(parser, str(error))
+        parser.error(str(error))
     return config
-
-
-def _stop(parser: Parser, message: str) -> NoReturn:
-    parser.error(message)
 
 
 def _serve_from(options: argparse.Namespace) -> Config:

@@ -17,6 +17,7 @@ import httptools
 READ_BYTES = 64 * 1024
 BODY_LIMIT_BYTES = 64 * 1024 * 1024  # a table of 1,000 replicas is below 1 MiB
 IDLE_CONNECTIONS_PER_ORIGIN = 4
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class CallFailed(Exception):
@@ -58,17 +59,17 @@ class Origin:
 
 def split_url(url: str) -> tuple[Origin, str]:
     """Take a URL apart into origin and target; ValueError says why that is impossible."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not an http:// or https:// address")
     try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
     except ValueError:
         raise ValueError(
             f"{url!r} has no readable port; write an IPv6 address in brackets: http://[::1]:9001"
         ) from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise ValueError(f"{url!r} is not an http:// or https:// address")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Origin(parts.scheme, parts.hostname, port), target
+    return Origin(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme]), target
 
 
 class _Answer:
