@@ -9,7 +9,7 @@ from typing import Any
 from stack import credentials, services
 from stack.layout import Places
 from stack.report import ProblemError, step
-from stack.services import AGENTS, Plan, local
+from stack.services import AGENTS, Plan
 
 FACTS = "bootstrap.json"
 
@@ -31,8 +31,8 @@ def bootstrap_words(plan: Plan) -> list[str]:
     if plan.demo:
         words.append("--demo")
     for number in range(1, AGENTS + 1):
-        traffic, admin = local(plan.ports.traffic(number)), local(plan.ports.admin(number))
-        words += ["--agent", f"agent-{number}={traffic}={admin}"]
+        traffic, admin = plan.ports.traffic(number), plan.ports.admin(number)
+        words += ["--agent", f"agent-{number}:{traffic}:{admin}"]
     for number, model in plan.engines.items():
         words += ["--engine", f"{plan.ports.engine(number)}:{model}"]
     return words

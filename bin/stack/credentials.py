@@ -13,15 +13,20 @@ GENERATED = {"django-secret-key": 50, "redis-password": 32, "admin-password": 15
 
 def ensure(places: Places) -> None:
     """Generate what is missing; never replace what is there."""
-    places.var.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for folder in (places.secrets, places.run, places.log):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        folder.chmod(0o700)
+    ensure_folders(places)
     for name, size in GENERATED.items():
         path = places.secrets / name
         if not path.exists() or not path.read_text().strip():
             write_private(path, secrets.token_urlsafe(size) + "\n")
         path.chmod(0o600)
+
+
+def ensure_folders(places: Places) -> None:
+    """Make the folders of a stack, for their owner's eyes only."""
+    places.var.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (places.secrets, places.run, places.log):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)
 
 
 def write_private(path: Path, text: str) -> None:

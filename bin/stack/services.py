@@ -13,6 +13,7 @@ from stack.layout import Places, Ports
 AGENTS = 2
 CHAT_MODEL = "llama-3.1-8b-instruct"
 EMBEDDING_MODEL = "bge-m3"
+SIMULATED_GPUS = "2,A100-SXM4-80GB,80GB"  # of each demo node; real nodes ask the driver
 ENGINE_MODELS = (CHAT_MODEL, CHAT_MODEL, CHAT_MODEL, EMBEDDING_MODEL)
 
 # What an agent or an engine must never see: the way to the database, to Redis and to sessions.
@@ -206,7 +207,8 @@ def _agent(plan: Plan, places: Places, number: int) -> Service:
                  "--state-dir", str(places.var / "agents" / name),
                  "--port", str(plan.ports.traffic(number)),
                  "--admin-port", str(plan.ports.admin(number)),
-                 "--drain-timeout", str(AGENT_DRAIN_S)),
+                 "--drain-timeout", str(AGENT_DRAIN_S),
+                 *(["--simulated-gpus", SIMULATED_GPUS] if plan.demo else [])),
         probe=Probe(kind="http", target=local(plan.ports.admin(number), "/readyz")),
         url=local(plan.ports.traffic(number)),
         environment=data_plane_environment(),
@@ -221,7 +223,8 @@ def _engine(plan: Plan, places: Places, number: int, model: str) -> Service:
     return Service(
         name=f"engine-{number}",
         command=(str(places.python), "-m", "routing_agent", "simulate-engine",
-                 "--port", str(port), "--model", model),
+                 "--port", str(port), "--model", model,
+                 *(["--embedding"] if model == EMBEDDING_MODEL else [])),
         probe=Probe(kind="http", target=local(port, "/health")),
         url=local(port),
         environment=data_plane_environment(),
@@ -234,7 +237,7 @@ def _traffic(plan: Plan, places: Places) -> Service:
     agents = [local(plan.ports.traffic(number)) for number in range(1, AGENTS + 1)]
     return Service(
         name="traffic",
-        command=(str(places.python), "-m", "routing_agent", "traffic", "--urls", *agents),
+        command=(str(places.python), "-m", "routing_agent", "sample-traffic", "--urls", *agents),
         probe=Probe(kind="file", target=str(places.run / "traffic.alive"), oldest_s=30),
         environment=data_plane_environment(),
         folder=str(places.root),

@@ -1,0 +1,137 @@
+"""The stages of bin/test that run pytest, and the coverage floors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from checks import servers, skips
+from checks.machine import Machine
+from checks.outcome import Outcome, Run
+from checks.stages import Tools
+
+FAST = "not slow and not browser and not e2e and not postgres"
+TOUR = "e2e"
+EVERYTHING = "not postgres"  # those run in the pass on PostgreSQL
+ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
+NOTHING_COLLECTED = 5  # pytest's exit code
+
+# Decisions are pure, so nothing excuses an untested branch; the floor of the whole is STYLE's.
+PURE = ("controlplane/domain/*", "routing_agent/core/*", "routing_agent/wire.py")
+FLOORS = {"coverage of decisions": (100, PURE), "coverage of the whole": (90, ())}
+SUMMARY = re.compile(r"=+ .*\d+ (passed|failed|error|errors|skipped|deselected|warning).* =+$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Runs pytest with the servers that are there."""
+
+    run: Run
+    tools: Tools
+    machine: Machine
+    words: Sequence[str] = ()
+
+    def fast(self) -> None:
+        """The inner loop: what needs no server and no patience."""
+        self._stage("tests (fast)", ["-m", FAST, *self.words], {})
+
+    def tour(self) -> None:
+        """The end-to-end story alone."""
+        with self._servers() as environment:
+            self._stage("tests (tour)", ["-m", TOUR, "-v", *self.words], environment)
+
+    def all(self) -> None:
+        """The control plane's tests on PostgreSQL, then everything on SQLite."""
+        with tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch:
+            coverage = {"COVERAGE_FILE": f"{scratch}/coverage"}
+            with self._servers() as environment:
+                self.on_postgresql({**environment, **coverage})
+                words = ["-m", EVERYTHING, "--cov", "--cov-append", "--cov-report=", *self.words]
+                self._stage("tests", words, {**environment, **coverage})
+            if not self.words:
+                self.floors(coverage)
+
+    def on_postgresql(self, environment: Mapping[str, str]) -> None:
+        """Run what touches the database once more, on the database of production."""
+        title = "tests on PostgreSQL"
+        if self.machine.postgresql is None and not os.environ.get("DATABASE_URL"):
+            self.run.stage(title, lambda: Outcome(verdict="skipped", why="there is none here"))
+            return
+        words = ["--cov", "--cov-report=", "-m", "not browser and not e2e", *self._paths()]
+        with self._postgresql() as url:
+            self._stage(title, words, {**environment, "DATABASE_URL": url})
+
+    def _paths(self) -> list[str]:
+        """Add the folders that matter, unless the caller's words name paths already."""
+        root = self.tools.here.root
+        if any((root / word.partition("::")[0]).exists() for word in self.words):
+            return list(self.words)
+        return [*(p for p in ON_BOTH_DATABASES if (root / p).exists()), *self.words]
+
+    @contextmanager
+    def _postgresql(self) -> Iterator[str]:
+        given = os.environ.get("DATABASE_URL")
+        if given or self.machine.postgresql is None:
+            yield given or ""
+            return
+        with servers.postgresql(self.machine.postgresql) as url:
+            yield url
+
+    @contextmanager
+    def _servers(self) -> Iterator[dict[str, str]]:
+        if self.machine.redis is None:
+            yield {}
+            return
+        with servers.redis(self.machine.redis) as url:
+            yield {"TEST_REDIS_URL": url}
+
+    def floors(self, environment: Mapping[str, str]) -> None:
+        """Fail where coverage has dropped below its floor."""
+        for title, (floor, only) in FLOORS.items():
+            words = ["coverage", "report", f"--fail-under={floor}", "--skip-covered"]
+            words += [f"--include={','.join(only)}"] if only else []
+            self.run.stage(title, partial(self.tools.check, *words, environment=environment))
+
+    def _stage(self, title: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.run.stage(title, lambda: self._pytest(words, environment))
+
+    def _pytest(self, words: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+        """Run pytest, its output as it comes; remember its summary and what it skipped."""
+        with tempfile.TemporaryDirectory(prefix="signalbox-skips-") as scratch:
+            file = Path(scratch) / "skips.json"
+            command = [str(self.tools.folder / "python"), "-m", "pytest", "-p", "checks.skips"]
+            command += ["--color", "yes"] if sys.stdout.isatty() else []
+            code = self._stream([*command, *words], {**environment, skips.VARIABLE: str(file)})
+            if file.exists():
+                self.run.skipped_tests.extend(json.loads(file.read_text()))
+        return Outcome(verdict="ok" if code in (0, NOTHING_COLLECTED) else "failed")
+
+    def _stream(self, command: list[str], environment: Mapping[str, str]) -> int:
+        with subprocess.Popen(
+            command,
+            cwd=self.tools.here.root,
+            env={**self.tools.environment(), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                if SUMMARY.search(_plain(line)):
+                    self.run.last_words = line.rstrip()
+        return process.returncode
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip()
