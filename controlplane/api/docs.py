@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from csp.decorators import csp_replace
 from django.utils.decorators import method_decorator
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
-
-
-class SchemaView(SpectacularAPIView):
-    """The schema, for anybody who may read."""
-
-    required_role = "viewer"
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
 
 @method_decorator(csp_replace({"style-src": ["'self'", "'unsafe-inline'"]}), name="dispatch")

@@ -1,0 +1,97 @@
+"""What only agents call: register, report, and the pull of a table. Plain views, msgspec messages.
+
+Every answer is JSON; errors have the shape of the whole API. The one-time token, the agent's token
+and our signature are the only ways to prove anything here: no session, no cookie, no CSRF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
+
+from controlplane.api import errors
+from controlplane.domain.errors import Invalid, ProblemError, Unauthorized
+from controlplane.routing import services, signing
+from routing_agent import wire
+
+# 5,000 usage records of a long outage are 2 MB.
+BODY_LIMIT_BYTES = 16 * 1024 * 1024
+
+_M = TypeVar("_M", bound=wire.Message)
+_View = Callable[[HttpRequest], HttpResponse]
+
+
+def _endpoint(method: str) -> Callable[[_View], _View]:
+    """Make a view that only agents call: one method, problems as JSON, no CSRF."""
+
+    def decorate(view: _View) -> _View:
+        @csrf_exempt
+        def answer(request: HttpRequest) -> HttpResponse:
+            if request.method != method:
+                told = errors.body("method_not_allowed", f"Only {method} here.")
+                return JsonResponse(told, status=405, headers={"Allow": method})
+            try:
+                return view(request)
+            except ProblemError as error:
+                told = errors.body(error.code, error.message, field=error.field)
+                return JsonResponse(told, status=error.status)
+
+        return answer
+
+    return decorate
+
+
+def _message(request: HttpRequest, kind: type[_M]) -> _M:
+    """Read the body as a message of the wire schema."""
+    content = request.read(BODY_LIMIT_BYTES + 1)
+    if len(content) > BODY_LIMIT_BYTES:
+        raise Invalid(f"The message is above {BODY_LIMIT_BYTES} bytes.", code="too_large")
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Invalid(f"The message cannot be read: {error}", code="malformed") from error
+
+
+def _token(request: HttpRequest) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise Unauthorized("Send the agent's token as `Authorization: Bearer …`.")
+    return token.strip()
+
+
+def _json(message: wire.Message) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode(message), content_type="application/json")
+
+
+@_endpoint("POST")
+def register(request: HttpRequest) -> HttpResponse:
+    """Give an agent its identity for a one-time token."""
+    return _json(services.register_agent(request=_message(request, wire.RegisterRequest)))
+
+
+@_endpoint("POST")
+def report(request: HttpRequest) -> HttpResponse:
+    """Book a heartbeat and say what is newest."""
+    token = _token(request)
+    return _json(services.book_report(report=_message(request, wire.Report), token=token))
+
+
+@_endpoint("GET")
+def table(request: HttpRequest) -> HttpResponse:
+    """Give the newest table, signed like a push."""
+    row = services.table_for_agent(token=_token(request))
+    content = bytes(row.table)
+    headers = signing.signed_headers(method="GET", path=request.path, body=content)
+    return HttpResponse(content, content_type="application/json", headers=headers)
+
+
+urlpatterns = [
+    path("register", register, name="agent-register"),
+    path("report", report, name="agent-report"),
+    path("table", table, name="agent-table"),
+]
