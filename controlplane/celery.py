@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from celery import Celery
+from celery import Celery, signals
 
-from controlplane import liveness
+from controlplane import liveness, log
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
@@ -14,3 +14,4 @@ app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 liveness.connect()
+signals.setup_logging.connect(log.keep_ours)

@@ -246,5 +246,6 @@ AGENT_SILENT_AFTER_S = 10.0
 REDIS_TIMEOUT_S = 0.2
 AUDIT_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_AUDIT_RETENTION_DAYS", "400"))
 LOG_LEVEL = os.environ.get("SIGNALBOX_LOG_LEVEL", "INFO")
-LOGGING_CONFIG = None  # structlog is set up in controlplane/log.py
+LOGGING_CONFIG = "controlplane.log.configure"
+LOGGING = {"level": LOG_LEVEL}
 SILENCED_SYSTEM_CHECKS: list[str] = []

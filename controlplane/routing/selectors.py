@@ -1,30 +1,59 @@
-"""Reads of routing: the publication, deliveries, and who runs what."""
+"""Reads of routing: the publication, who runs what, and the snapshot a table is made of."""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from controlplane.fleet.models import Agent
-from controlplane.routing.models import Publication
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from controlplane.audit.models import FleetRevision
+from controlplane.catalog.models import Model
+from controlplane.domain.replica_states import State
+from controlplane.domain.tables import (
+    FleetSnapshot,
+    KeyRow,
+    ModelRow,
+    PoolRow,
+    ReplicaRow,
+    SplitRow,
+    TenantRow,
+)
+from controlplane.fleet.models import Agent, Pool, Replica, TrafficSplit
+from controlplane.routing.models import Publication, RoutingEpoch
+from controlplane.tenants.models import ApiKey, Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """How many of the agents we hear run a table that covers a revision: "2 of 2"."""
+    """How many registered agents run a table that covers a revision: "2 of 2"."""
 
     n: int
     m: int
     agents_behind: tuple[str, ...]  # node names
+    silent: tuple[str, ...] = ()  # of those behind, the ones we do not hear
 
     @property
     def complete(self) -> bool:
-        """Say whether every live agent obeys it."""
+        """Say whether every agent obeys it."""
         return self.n == self.m
 
 
 def publication() -> Publication:
-    """Give the one row that says which lineage and epoch this database is at."""
-    raise NotImplementedError
+    """Give the one row that says which lineage and epoch this database is at.
+
+    The lineage is drawn at first use and belongs to the database: a copy of it keeps it.
+    """
+    row = Publication.objects.filter(pk=1).first()
+    if row is None:
+        row, _ = Publication.objects.get_or_create(pk=1, defaults={"lineage": str(uuid.uuid4())})
+    return row
 
 
 def current_epoch() -> int:
@@ -32,16 +61,158 @@ def current_epoch() -> int:
     return publication().epoch
 
 
+def newest_table(of: Publication) -> RoutingEpoch | None:
+    """Give the table of the publication's epoch; None before the first, or just after `adopt`."""
+    return RoutingEpoch.objects.filter(epoch=of.epoch).first()
+
+
+def fleet_revision() -> int:
+    """Give the number of the newest change to the fleet."""
+    return FleetRevision.objects.filter(pk=1).values_list("revision", flat=True).first() or 0
+
+
+def is_live(agent: Agent, *, now: datetime) -> bool:
+    """Say whether we heard an agent lately, by our own clock alone."""
+    limit = timedelta(seconds=settings.AGENT_SILENT_AFTER_S)
+    return agent.last_seen_at is not None and now - agent.last_seen_at <= limit
+
+
+def live_agents(*, now: datetime) -> QuerySet[Agent]:
+    """Give the agents heard lately, with their nodes."""
+    since = now - timedelta(seconds=settings.AGENT_SILENT_AFTER_S)
+    return Agent.objects.select_related("node").filter(last_seen_at__gte=since)
+
+
+def covers(revision: int, lineage: str) -> Q:
+    """Select agents whose table shows every change up to `revision`."""
+    return Q(reported_lineage=lineage, applied_revision__gte=revision)
+
+
 def observed(revision: int) -> Observed:
-    """Say which live agents run a table that covers `revision`."""
-    raise NotImplementedError
+    """Say which agents run a table that covers `revision`."""
+    now = timezone.now()
+    agents = list(Agent.objects.select_related("node"))
+    lineage = publication().lineage
+    behind = [a for a in agents if a.reported_lineage != lineage or a.applied_revision < revision]
+    return Observed(
+        n=len(agents) - len(behind),
+        m=len(agents),
+        agents_behind=tuple(a.node.name for a in behind),
+        silent=tuple(a.node.name for a in behind if not is_live(a, now=now)),
+    )
 
 
 def agents_behind() -> list[Agent]:
-    """Give the live agents that do not run the newest epoch."""
-    raise NotImplementedError
+    """Give the agents that do not run the newest table, silent ones included."""
+    current = publication()
+    newest = newest_table(current)
+    if newest is None:
+        return []
+    up_to_date = Q(
+        reported_lineage=current.lineage, applied_epoch=newest.epoch, applied_digest=newest.digest
+    )
+    return list(Agent.objects.select_related("node").exclude(up_to_date))
 
 
 def delivery_lag() -> dict[str, float | None]:
     """Give for each agent, by public id, the seconds it has been behind; None when it is not."""
-    raise NotImplementedError
+    now = timezone.now()
+    behind = {agent.pk: agent for agent in agents_behind()}
+    published = dict(RoutingEpoch.objects.order_by("epoch").values_list("epoch", "created_at"))
+    lags: dict[str, float | None] = {}
+    for agent in Agent.objects.all():
+        missing = [at for epoch, at in published.items() if epoch > agent.applied_epoch]
+        since = missing[0] if missing else None
+        is_behind = agent.pk in behind and since is not None
+        lags[agent.public_id] = (now - since).total_seconds() if is_behind and since else None
+    return lags
+
+
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """Let everything read inside come from one consistent state of the database."""
+    outermost = not connection.in_atomic_block
+    with transaction.atomic():
+        if outermost and connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield
+
+
+def fleet_snapshot() -> FleetSnapshot:
+    """Read what a table is made of; call it inside `one_moment`."""
+    return FleetSnapshot(
+        revision=fleet_revision(),
+        models=tuple(
+            ModelRow(name=name, aliases=aliases, bytes_per_token=bytes_per_token)
+            for name, aliases, bytes_per_token in Model.objects.values_list(
+                "name", "aliases", "bytes_per_token"
+            )
+        ),
+        pools=tuple(_pool_row(pool) for pool in _pools()),
+        replicas=tuple(_replica_row(replica) for replica in _replicas()),
+        splits=tuple(
+            SplitRow(model=model, pool=pool, weight=weight)
+            for model, pool, weight in TrafficSplit.objects.values_list(
+                "model__name", "pool__slug", "weight"
+            )
+        ),
+        tenants=tuple(
+            TenantRow(slug=slug, priority=priority, models=models, suspended=suspended)
+            for slug, priority, models, suspended in Tenant.objects.values_list(
+                "slug", "priority", "allowed_models", "suspended"
+            )
+        ),
+        keys=tuple(_key_row(key) for key in _keys()),
+    )
+
+
+def _pools() -> QuerySet[Pool]:
+    return Pool.objects.select_related("model_version__model", "fallback_pool")
+
+
+def _replicas() -> QuerySet[Replica]:
+    gone = [State.PENDING, State.SLEEPING, State.STOPPED, State.FAILED]
+    return Replica.objects.select_related("pool", "node").exclude(state__in=gone)
+
+
+def _keys() -> QuerySet[ApiKey]:
+    return ApiKey.objects.select_related("tenant").filter(revoked_at__isnull=True)
+
+
+def _pool_row(pool: Pool) -> PoolRow:
+    return PoolRow(
+        slug=pool.slug,
+        model=pool.model_version.model.name,
+        version=pool.model_version.name,
+        overload=pool.overload_policy,
+        fallback_pool=pool.fallback_pool.slug if pool.fallback_pool else "",
+        overrides=pool.settings,
+        context_tokens=pool.model_version.context_tokens,
+    )
+
+
+def _replica_row(replica: Replica) -> ReplicaRow:
+    return ReplicaRow(
+        public_id=replica.public_id,
+        pool=replica.pool.slug,
+        url=replica.url,
+        state=State(replica.state),
+        engine=replica.engine,
+        served_model=replica.served_model,
+        credential=replica.credential,
+        node=replica.node.name if replica.node else "",
+        zone=replica.node.zone if replica.node else "",
+        weight=replica.weight,
+        ready_at=replica.ready_at.timestamp() if replica.ready_at else 0.0,
+        ejected_by_operator=replica.ejected_by_operator,
+    )
+
+
+def _key_row(key: ApiKey) -> KeyRow:
+    return KeyRow(
+        public_id=key.public_id,
+        sha256=key.sha256,
+        tenant=key.tenant.slug,
+        expires_at=key.expires_at.timestamp() if key.expires_at else None,
+    )

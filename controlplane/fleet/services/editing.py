@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, transaction
-from django.db.models import F
-from django.utils import timezone
 
 from controlplane.domain.errors import Conflict, Invalid, NotFound
+from controlplane.locking import change, check, stale
 
 _Row = TypeVar("_Row", bound=models.Model)
-MOVED = "moved meanwhile: look at it again, then decide"
 
 
 def found(rows: models.QuerySet[_Row], kind: str, field: str = "", **named: Any) -> _Row:
@@ -27,19 +24,6 @@ def found(rows: models.QuerySet[_Row], kind: str, field: str = "", **named: Any)
         return row
     message = f"There is no {kind} {next(iter(named.values()))!r}."
     raise Invalid(message, code="unknown_reference", field=field) if field else NotFound(message)
-
-
-def check(row: models.Model) -> None:
-    """Check a row's columns by its own validators; unique ones are left to the database.
-
-    Raises:
-        Invalid: naming the first column at fault.
-    """
-    try:
-        row.clean_fields()
-    except ValidationError as error:
-        field, messages = next(iter(error.message_dict.items()))
-        raise Invalid(f"{field}: {messages[0]}", field=field) from error
 
 
 def create(row: _Row, taken: str, field: str = "") -> _Row:
@@ -56,25 +40,18 @@ def create(row: _Row, taken: str, field: str = "") -> _Row:
 def refuse_if_moved(row: Any, expected_version: int | None) -> None:
     """Raise Conflict when the caller saw another version than this one."""
     if expected_version is not None and row.version != expected_version:
-        raise Conflict(f"{_name(row)} {MOVED}.", code="stale_version")
+        raise stale(name_of(row))
 
 
-def edit(row: _Row, changes: Mapping[str, Any], expected_version: int | None, taken: str) -> None:
-    """Write `changes` if nobody wrote since; raise Conflict otherwise."""
-    refuse_if_moved(row, expected_version)
-    for name, value in changes.items():
-        setattr(row, name, value)
-    check(row)
-    stamp = {"updated_at": timezone.now()} if hasattr(row, "updated_at") else {}
-    rows = type(row)._default_manager.filter(pk=row.pk, version=row.version)  # type: ignore[attr-defined]
+def edit(
+    row: models.Model, changes: Mapping[str, Any], expected_version: int | None, taken: str
+) -> None:
+    """Write `changes`, if the row still is at `expected_version` where one was seen."""
     try:
         with transaction.atomic():
-            written = rows.update(**changes, **stamp, version=F("version") + 1)
+            change(row, changes, expected_version=expected_version, called=name_of(row))
     except IntegrityError as error:
         raise Conflict(taken, code="exists") from error
-    if not written:
-        raise Conflict(f"{_name(row)} {MOVED}.", code="stale_version")
-    row.refresh_from_db()
 
 
 def plain(row: models.Model, names: Iterable[str]) -> dict[str, Any]:
@@ -85,12 +62,13 @@ def plain(row: models.Model, names: Iterable[str]) -> dict[str, Any]:
         if name == "credential":
             value = "***" if value else ""
         elif isinstance(value, models.Model):
-            value = _name(value)
+            value = name_of(value)
         values[name] = value
     return values
 
 
-def _name(row: Any) -> str:
+def name_of(row: Any) -> str:
+    """Give the name a person knows a row by."""
     for attribute in ("slug", "public_id", "name"):
         if hasattr(row, attribute):
             return str(getattr(row, attribute))

@@ -15,7 +15,8 @@ from controlplane.domain import pool_settings
 from controlplane.domain.errors import Conflict
 from controlplane.domain.replica_states import Event, State, next_state, states_accepting
 from controlplane.fleet.models import Replica, ReplicaMove
-from controlplane.fleet.services.editing import MOVED, found, refuse_if_moved
+from controlplane.fleet.services.editing import found, refuse_if_moved
+from controlplane.locking import stale
 from controlplane.wake import waker
 
 REASON_LENGTH = 300
@@ -191,7 +192,7 @@ def _write(replica: Replica, columns: dict[str, Any]) -> None:
             code="exists",
         ) from error
     if not written:
-        raise Conflict(f"Replica {replica.public_id} {MOVED}.", code="stale_version")
+        raise stale(f"Replica {replica.public_id}")
     replica.refresh_from_db()
 
 

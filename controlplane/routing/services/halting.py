@@ -1,0 +1,52 @@
+"""Noticing that agents run newer tables than this database knows: then publishing stops.
+
+It happens when the database was restored from an older copy. Agents refuse anything not newer than
+theirs, so going on would number new tables like old ones. An operator looks, then runs
+`manage.py adopt`.
+"""
+
+from __future__ import annotations
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.audit.services import Actor, record
+from controlplane.domain.errors import Unavailable
+from controlplane.routing import selectors
+from controlplane.routing.models import Publication
+
+log = structlog.get_logger(__name__)
+LOOP = Actor("routing", "loop")
+
+
+def note_running(*, agent: str, lineage: str, epoch: int, digest: str) -> None:
+    """Compare what an agent runs with what we published last, and halt if it knows more than we."""
+    current = selectors.publication()
+    if lineage != current.lineage or epoch < current.epoch or epoch == 0:
+        return
+    if epoch > current.epoch:
+        _halt(f"agent {agent} runs epoch {epoch}, newer than ours ({current.epoch})", epoch)
+        return
+    newest = selectors.newest_table(current)
+    if newest is not None and newest.digest != digest:
+        _halt(f"agent {agent} runs another table under our newest epoch, {epoch}", epoch)
+
+
+@transaction.atomic
+def _halt(reason: str, epoch: int) -> None:
+    row = Publication.objects.filter(pk=1)
+    row.filter(highest_reported_epoch__lt=epoch).update(highest_reported_epoch=epoch)
+    text = f"{reason}: was the database restored from a backup? Run `manage.py adopt`."
+    if not row.filter(halted_reason="").update(halted_reason=text, halted_at=timezone.now()):
+        return
+    log.error("publishing_halted", reason=reason, epoch=epoch)
+    record(actor=LOOP, verb="routing.halt", target=("routing", "publication"), reason=text)
+
+
+def refuse_if_halted(current: Publication) -> None:
+    """Raise Unavailable while publishing is halted: no table of ours may go out then."""
+    if current.halted_reason:
+        raise Unavailable(
+            f"Publishing is halted: {current.halted_reason}", code="publishing_halted"
+        )
