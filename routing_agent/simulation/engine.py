@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -108,7 +109,7 @@ class Engine:
         if self.scheduler.counters.steps != steps:
             self.telemetry.step_tokens.observe(self.scheduler.last_step_tokens)
         if due is not None:  # before the events: a listener may start further work
-            self._timer = self._loop.call_at(due, self._step)
+            self._timer = self._loop.call_later(_whole_ms(due - self.now()), self._step)
         for event in events:
             job = self._jobs.get(event.request_id)
             if job is not None:  # a listener may have abandoned it meanwhile
@@ -129,3 +130,8 @@ class Engine:
             del self._jobs[event.request_id]
             self.telemetry.note_finish(job, event.at)
             job.listener.finished(job)
+
+
+def _whole_ms(delay_s: float) -> float:
+    """Round up: uvloop's timers count milliseconds and would fire early, then again and again."""
+    return max(0, math.ceil(delay_s * 1000)) / 1000

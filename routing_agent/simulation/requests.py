@@ -148,7 +148,7 @@ def read_embedding(body: bytes, limits: Limits) -> EmbeddingInputs:
     texts = [_completion_prompt(one) for one in (asked.input if many else [asked.input])]
     counts = [token_count(text) for text in texts]
     for count in counts:
-        _check_length(count, 0, limits)
+        _check_length(count, None, limits)
     return EmbeddingInputs(
         texts=texts,
         prompt_tokens=sum(counts),
@@ -268,7 +268,7 @@ def _check_length(prompt_tokens: int, output_tokens: int | None, limits: Limits)
             "BadRequestError",
             "max_tokens",
         )
-    if output_tokens is not None and output_tokens < 0:
+    if output_tokens is not None and output_tokens < 1:
         raise _bad("max_tokens must be at least 1", "max_tokens", output_tokens)
     if prompt_tokens + (output_tokens or 1) > longest:
         raise EngineRefusal(
