@@ -94,7 +94,7 @@ def _connect() -> Connection:
     }
     url = settings.CELERY_BROKER_URL
     options = {} if url.startswith("memory") else timeouts
-    return Connection(url, transport_options=options)  # type: ignore[no-untyped-call]
+    return Connection(url, transport_options=options)
 
 
 def _book_failure(task_name: str, error: Exception) -> None:
@@ -102,6 +102,6 @@ def _book_failure(task_name: str, error: Exception) -> None:
     health.last_error = f"{type(error).__name__}: {error}"
     health.open_until = time.monotonic() + CIRCUIT_OPEN_S
     for connection in _connections.values():
-        connection.collect()  # type: ignore[no-untyped-call]
+        connection.collect()
     _connections.clear()
     log.warning("broker_unreachable", task=task_name, error=health.last_error)
