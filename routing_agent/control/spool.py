@@ -94,6 +94,8 @@ class UsageSpool:
 
     def close(self) -> None:
         """Write what is buffered and sync it."""
+        if self._file.closed:
+            return
         self._write()
         os.fsync(self._file.fileno())
         self._file.close()

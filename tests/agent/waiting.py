@@ -9,5 +9,5 @@ from collections.abc import Callable
 async def until(condition: Callable[[], object], *, within_s: float = 20.0) -> None:
     """Return as soon as `condition` gives something true; fail if it does not in time."""
     async with asyncio.timeout(within_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - conditions of other processes raise no event
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Builds routing tables with a right digest; everything a case does not care about has a default."""
+"""Builds routing tables with a right digest; what a case does not care about has a default."""
 
 from __future__ import annotations
 
