@@ -71,5 +71,5 @@ def broker_fault() -> str:
 
 @cache
 def _known_migrations() -> tuple[tuple[str, str], ...]:
-    loader = MigrationLoader(None, ignore_no_initial=True)
+    loader = MigrationLoader(None)
     return tuple(sorted(loader.disk_migrations))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 _scratch = Path(tempfile.gettempdir()) / f"signalbox-tests-{os.getuid()}"
 _scratch.mkdir(mode=0o700, exist_ok=True)
+(_scratch / "static").mkdir(exist_ok=True)  # whitenoise warns where nothing was collected
 os.environ.setdefault("SIGNALBOX_VAR", str(_scratch))
 os.environ.setdefault("SIGNALBOX_SECRET_KEY", "only-for-tests-" + "x" * 50)
 

@@ -114,6 +114,7 @@ _ANSWERS: tuple[tuple[Any, Callable[[Any], Response]], ...] = (
     (PermissionDenied, _fixed("forbidden", "This is not allowed.", 403)),
     ((ProtectedError, RestrictedError), _IN_USE),
     (IntegrityError, _fixed("conflict", "Something of this name is there already.", 409)),
+    (RecursionError, _fixed("malformed_json", "The body is nested too deeply.", 400)),
     (DataError, _fixed("invalid", "A value is out of the range that can be stored.", 400)),
     (OperationalError, _busy),
 )
@@ -124,8 +125,7 @@ def flatten(detail: Any, path: str = "") -> dict[str, list[str]]:
     if isinstance(detail, dict):
         found: dict[str, list[str]] = {}
         for name, inner in detail.items():
-            here = "" if name == "non_field_errors" else str(name)
-            found |= flatten(inner, ".".join(part for part in (path, here) if part))
+            found |= flatten(inner, _below(path, name))
         return found
     if isinstance(detail, list) and any(isinstance(item, dict | list) for item in detail):
         found = {}
@@ -133,3 +133,11 @@ def flatten(detail: Any, path: str = "") -> dict[str, list[str]]:
             found |= flatten(inner, f"{path}[{index}]")
         return found
     return {path: [str(item) for item in (detail if isinstance(detail, list) else [detail])]}
+
+
+def _below(path: str, name: Any) -> str:
+    if name == "non_field_errors":
+        return path
+    if isinstance(name, int):
+        return f"{path}[{name}]"
+    return f"{path}.{name}" if path else str(name)

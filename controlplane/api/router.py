@@ -10,10 +10,12 @@ from controlplane.catalog.api import ModelVersionViewSet, ModelViewSet
 from controlplane.fleet.api import PoolViewSet
 from controlplane.fleet.api_machines import AgentViewSet, NodeViewSet, ReplicaViewSet
 from controlplane.routing.api import RoutingTableViewSet
+from controlplane.routing.api_explain import ExplainViewSet
 from controlplane.tenants.api import ApiKeyViewSet, TenantViewSet
 from controlplane.tenants.api_staff import MembershipViewSet, StaffTokenViewSet
 
-router = DefaultRouter(trailing_slash="/?")  # type: ignore[arg-type]
+router = DefaultRouter()
+router.trailing_slash = "/?"
 router.include_format_suffixes = False
 for prefix, viewset, basename in (
     ("nodes", NodeViewSet, "node"),
@@ -28,6 +30,7 @@ for prefix, viewset, basename in (
     ("memberships", MembershipViewSet, "membership"),
     ("routing-tables", RoutingTableViewSet, "routing-table"),
     ("audit-events", AuditEventViewSet, "audit-event"),
+    ("explain", ExplainViewSet, "explain"),
     ("system", SystemViewSet, "system"),
 ):
     router.register(prefix, viewset, basename=f"api-{basename}")

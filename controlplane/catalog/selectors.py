@@ -13,7 +13,7 @@ def models() -> QuerySet[Model]:
     return Model.objects.annotate(
         version_count=Count("versions", filter=Q(versions__retired_at__isnull=True), distinct=True),
         pool_count=Count("versions__pools", distinct=True),
-    )
+    ).order_by("name")
 
 
 def model(name: str) -> Model:
@@ -26,8 +26,10 @@ def model(name: str) -> Model:
 
 def versions(*, model: str | None = None) -> QuerySet[ModelVersion]:
     """Give versions with their models and `pool_count`; of all models or of one."""
-    found = ModelVersion.objects.select_related("model").annotate(
-        pool_count=Count("pools", distinct=True)
+    found = (
+        ModelVersion.objects.select_related("model")
+        .annotate(pool_count=Count("pools", distinct=True))
+        .order_by("model__name", "-created_at", "-pk")
     )
     return found if model is None else found.filter(model__name=model)
 

@@ -96,6 +96,14 @@ class ServiceViewSet(viewsets.GenericViewSet):
             raise Invalid("dry_run is true or false.", field="dry_run")
         return _YES_NO[said]
 
+    def filter_queryset(self, queryset: models.QuerySet[Any]) -> models.QuerySet[Any]:
+        """Filter rows and give them a fixed order, without which pages would overlap.
+
+        Counting what belongs to a row drops the order its model declares.
+        """
+        rows = super().filter_queryset(queryset)
+        return rows if rows.ordered else rows.order_by(*rows.model._meta.ordering, "pk")
+
     def show(self, made: Any) -> dict[str, Any]:
         """Give what a service made in the form in which reads show it."""
         if not isinstance(made, models.Model):

@@ -20,7 +20,6 @@ from controlplane.rest.serializers import (
     ChangeInput,
     ObservedSerializer,
     ReadOnlySerializer,
-    StrictSerializer,
     changed,
 )
 from controlplane.rest.views import ReadMixin, ServiceViewSet
@@ -197,15 +196,3 @@ class RoutingTableViewSet(ReadMixin, ServiceViewSet):
         return self.carry_out_now(
             partial(services.retry_delivery, agent=agent), show=lambda _: {"agent": agent}
         )
-
-
-class ExplainInput(StrictSerializer):
-    """A request that is not sent."""
-
-    model = serializers.CharField(max_length=200)
-    tenant = serializers.CharField(max_length=63, required=False, allow_blank=True)
-    session = serializers.CharField(max_length=512, required=False, allow_blank=True)
-    prompt = serializers.CharField(max_length=1_000_000, required=False, allow_blank=True)
-    max_tokens = serializers.IntegerField(
-        min_value=0, max_value=10_000_000, required=False, allow_null=True
-    )

@@ -43,7 +43,7 @@ def tenants() -> QuerySet[Tenant]:
     """Give tenants with `live_keys`, how many of their keys work."""
     return Tenant.objects.annotate(
         live_keys=Count("api_keys", filter=_live(timezone.now(), "api_keys__"))
-    )
+    ).order_by("slug")
 
 
 def tenant(slug: str) -> Tenant:
