@@ -36,6 +36,7 @@ REPORT_PATH = "/api/v1/agent/report"
 TABLE_PATH = "/api/v1/agent/table"
 CALL_LIMIT_S = 5.0
 JITTER_RATIO = 0.1
+USAGE_PAUSE_S = 60.0  # at most, between usage records that are not acknowledged
 HURRY_S = 0.1  # pause before a report that should not wait: backlog, or news of a new table
 
 
@@ -77,6 +78,8 @@ class Reporter:
     _started_at: float = field(default_factory=time.time)
     _started_mono: float = field(default_factory=time.monotonic)
     _hurry: bool = False
+    _usage_pause_s: float = 0.0
+    _usage_again_at: float = 0.0  # monotonic
 
     def __post_init__(self) -> None:
         self._interval_s = self.link.identity.report_interval_s
@@ -103,10 +106,10 @@ class Reporter:
             return False
         self.link.clock.learn(reply.server_time, asked_at=asked_at, answered_at=time.monotonic())
         self._unsent = None
-        self._hurry = resent or len(report.usage) >= BATCH
+        self._hurry = resent
         self._note_success()
         self._interval_s = reply.report_interval_s
-        await self.sources.spool.acknowledge(reply.usage_acknowledged)
+        await self._book_usage(report, reply.usage_acknowledged)
         await self._follow(reply)
         return True
 
@@ -138,7 +141,8 @@ class Reporter:
 
     async def _compose(self) -> wire.Report:
         """Take what must be booked once: deltas and usage, under a number of their own."""
-        usage = await self.sources.spool.take()
+        is_time_for_usage = time.monotonic() >= self._usage_again_at
+        usage = await self.sources.spool.take() if is_time_for_usage else ()
         number = await asyncio.to_thread(self.sources.numbers.next)
         pools, tenants = self.sources.metrics.take_deltas()
         return wire.Report(
@@ -202,6 +206,20 @@ class Reporter:
             return msgspec.json.decode(response.body, type=wire.ReportReply)
         except msgspec.MsgspecError as error:
             raise CallFailed(f"the control plane's answer cannot be read: {error}") from None
+
+    async def _book_usage(self, report: wire.Report, acknowledged: int) -> None:
+        """Forget what is stored. A control plane that stores nothing is not flooded with it."""
+        before = self.sources.spool.pending
+        await self.sources.spool.acknowledge(acknowledged)
+        if not report.usage:
+            return
+        if self.sources.spool.pending < before:
+            self._usage_pause_s = 0.0
+            self._hurry = self._hurry or len(report.usage) >= BATCH
+        else:
+            longer_s = 2 * max(self._usage_pause_s, self._interval_s)
+            self._usage_pause_s = min(longer_s, USAGE_PAUSE_S)
+        self._usage_again_at = time.monotonic() + self._usage_pause_s
 
     async def _follow(self, reply: wire.ReportReply) -> None:
         trusted = self.link.identity.lineage

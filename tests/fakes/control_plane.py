@@ -44,7 +44,7 @@ class FakeControlPlane:
 
     def __post_init__(self) -> None:
         self._key = Ed25519PrivateKey.generate()
-        self._agents: dict[str, str] = {}  # token -> id
+        self.agents: dict[str, str] = {}  # token -> id
         self._server: HttpServer | None = None
         self.port = 0
 
@@ -121,10 +121,10 @@ class FakeControlPlane:
         self.tokens.remove(asked.token)
         self.registered.append(asked)
         token = secrets.token_urlsafe(16)
-        self._agents[token] = f"agent-{len(self._agents) + 1}"
+        self.agents[token] = f"agent-{len(self.agents) + 1}"
         return json_answer(
             wire.RegisterReply(
-                agent=self._agents[token],
+                agent=self.agents[token],
                 agent_token=token,
                 public_key=self.public_key,
                 lineage=self.lineage,
@@ -166,4 +166,4 @@ class FakeControlPlane:
         return Answer(200, body, headers=self.signature("GET", TABLE, body))
 
     def _agent(self, request: Request) -> str | None:
-        return self._agents.get(request.headers.get("authorization", "").removeprefix("Bearer "))
+        return self.agents.get(request.headers.get("authorization", "").removeprefix("Bearer "))
