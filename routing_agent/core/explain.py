@@ -6,7 +6,7 @@ from routing_agent.core import load
 from routing_agent.core.chance import EvenOdds
 from routing_agent.core.choose import RouteRequest, choose
 from routing_agent.core.fleet import Fleet
-from routing_agent.core.table import session_hash
+from routing_agent.core.table import SessionKind, session_hash
 from routing_agent.wire import ExplainRequest, Explanation
 
 
@@ -19,7 +19,9 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
         return Explanation(error=f"There is no model '{request.model}'.")
     if not model.pools:
         return Explanation(error=f"Model '{model.name}' has no pool with a weight above zero.")
-    session = session_hash(fleet.table.hash_seed, request.tenant, request.session or request.prompt)
+    kind: SessionKind = "named" if request.session else "found"
+    key = (request.session or request.prompt).encode()
+    session = session_hash(fleet.table.hash_seed, request.tenant, kind, key)
     pool = fleet.pools[model.pool_for(session)]
     prompt = load.prompt_tokens(len(request.prompt.encode()), model.bytes_per_token)
     tokens = prompt + load.output_tokens(request.max_tokens)

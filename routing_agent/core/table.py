@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Literal
 
 import xxhash
 from msgspec.structs import replace
@@ -16,6 +17,9 @@ from routing_agent.core import address, paths
 from routing_agent.wire import Endpoint, ModelRoute, Pool, RoutingTable, Tenant
 
 LOCAL_TENANT = Tenant(name="local")
+
+
+SessionKind = Literal["named", "user", "found"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,12 @@ def compile_table(table: RoutingTable) -> Table:
     return _Compiler(table).compile()
 
 
-def session_hash(seed: int, tenant: str, session: str) -> int:
-    """Give the 64-bit hash of a tenant's session; no two tenants share a session."""
-    return xxhash.xxh3_64_intdigest(f"{tenant}\x00{session}".encode(), seed)
+def session_hash(seed: int, tenant: str, kind: SessionKind, key: bytes) -> int:
+    """Give the 64-bit hash of a tenant's session; no two tenants share a session.
+
+    `kind` keeps keys apart that clients name ("named") from fingerprints ("found").
+    """
+    return xxhash.xxh3_64_intdigest(b"%b\x00%b\x00%b" % (tenant.encode(), kind.encode(), key), seed)
 
 
 @dataclass(slots=True)

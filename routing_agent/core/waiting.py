@@ -29,6 +29,11 @@ class WaitingLine(Generic[T]):
         heappush(self._heap, (priority, ticket))
         return ticket
 
+    def rejoin(self, item: T, *, priority: int, ticket: int) -> None:
+        """Take the old place again: it was this one's turn, but there was no room after all."""
+        self._waiting[ticket] = item
+        heappush(self._heap, (priority, ticket))
+
     def leave(self, ticket: int) -> bool:
         """Give a place up; false if it was not held any more."""
         return self._waiting.pop(ticket, None) is not None

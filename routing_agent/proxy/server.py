@@ -8,11 +8,31 @@ cut = await proxy.drain(600.0)      # stop accepting, let requests end; then clo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from time import monotonic, time
+from typing import Final
+
+import structlog
 
 from routing_agent.core.chance import Chance
-from routing_agent.core.fleet import Fleet
+from routing_agent.core.fleet import Fleet, PoolState
+from routing_agent.core.replica import Replica
+from routing_agent.core.table import EMPTY_BODY_LIMIT_BYTES
+from routing_agent.core.waiting import WaitingLine
 from routing_agent.metrics import FinishedRequest, Metrics
+from routing_agent.proxy.errors import ErrorAnswer
+from routing_agent.proxy.exchange import Exchange
+from routing_agent.proxy.ingress import ClientConnection
+from routing_agent.proxy.upstream import IDLE_LIMIT_S, EngineLink
+
+log = structlog.get_logger(__name__)
+
+# One coarse clock instead of a timer per request: limits are seconds, a tenth more does not matter.
+TICK_S: Final = 0.1
+# Connections waiting to be accepted: a burst of clients must not see resets.
+BACKLOG: Final = 2048
 
 
 class Proxy:
@@ -32,30 +52,193 @@ class Proxy:
         self.fleet = fleet
         self.metrics = metrics
         self.on_finished = on_finished
+        # Spreads load and jitter; nothing secret hangs on it.
+        self.chance: Chance = chance or random.Random()  # noqa: S311
+        self.clients: set[ClientConnection] = set()
+        self.now = monotonic()  # as of the last tick
+        self.wall = time()
+        self.loop: asyncio.AbstractEventLoop
+        self._exchanges: set[Exchange] = set()
+        self._links: dict[Replica, EngineLink] = {}
+        self._lines: dict[str, WaitingLine[Exchange]] = {}
+        self._server: asyncio.Server | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._generation = -1
+        self._is_draining = False
+        self._idle: asyncio.Event = asyncio.Event()
+
+    # -- life ----------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
         """Listen for clients; give the port (useful with port 0)."""
-        raise NotImplementedError
+        self.loop = asyncio.get_running_loop()
+        self._server = await self.loop.create_server(
+            lambda: ClientConnection(self),
+            host,
+            port,
+            backlog=BACKLOG,
+            reuse_port=reuse_port or None,
+        )
+        self._tick()
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
 
     async def drain(self, timeout_s: float) -> int:
         """Stop accepting, let running requests end, close; give how many had to be cut off."""
-        raise NotImplementedError
+        self._is_draining = True
+        if self._server is not None:
+            self._server.close()
+        for client in list(self.clients):
+            client.close_if_idle()
+        self._note_if_idle()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("drain_limit_reached", requests=len(self._exchanges))
+        cut = len(self._exchanges)
+        await self.close()
+        return cut
 
     async def close(self) -> None:
         """Close everything at once, with an explicit error to clients still waiting."""
-        raise NotImplementedError
+        self._is_draining = True
+        if self._server is not None:
+            self._server.close()
+        for exchange in list(self._exchanges):
+            exchange.cut(_SHUTTING_DOWN)
+        for client in list(self.clients):
+            client.transport.close()
+        for link in self._links.values():
+            link.close()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        # One turn of the loop, so that closed transports get their `connection_lost`.
+        await asyncio.sleep(0)
 
     @property
     def open_connections(self) -> int:
         """How many client connections are open."""
-        raise NotImplementedError
+        return len(self.clients)
 
     @property
     def running_requests(self) -> int:
         """How many requests are queued or under way."""
-        raise NotImplementedError
+        return len(self._exchanges)
 
     @property
     def is_draining(self) -> bool:
         """Whether this proxy has stopped accepting."""
-        raise NotImplementedError
+        return self._is_draining
+
+    # -- for connections and exchanges ---------------------------------------------------------
+
+    def body_limit(self) -> int:
+        """Give the largest body any pool takes."""
+        table = self.fleet.table
+        return EMPTY_BODY_LIMIT_BYTES if table is None else table.body_limit_bytes
+
+    def extra_paths(self) -> Iterable[str]:
+        """Give the paths that pools have added."""
+        table = self.fleet.table
+        return () if table is None else table.extra_paths
+
+    def link(self, replica: Replica) -> EngineLink:
+        """Give the connections to a replica."""
+        link = self._links.get(replica)
+        if link is None:
+            link = self._links[replica] = EngineLink(replica)
+        return link
+
+    def line(self, pool: str) -> WaitingLine[Exchange]:
+        """Give a pool's queue."""
+        line = self._lines.get(pool)
+        if line is None:
+            line = self._lines[pool] = WaitingLine()
+        return line
+
+    def started(self, exchange: Exchange) -> None:
+        """Note a request that is under way."""
+        self._exchanges.add(exchange)
+
+    def finished(self, exchange: Exchange, record: FinishedRequest) -> None:
+        """Count a request that ended, however it ended."""
+        self._exchanges.discard(exchange)
+        self.metrics.request_finished(record)
+        if self.on_finished is not None:
+            self.on_finished(record)
+        self._note_if_idle()
+
+    def room_made(self, pool: PoolState) -> None:
+        """Give the next in a pool's queue its turn."""
+        line = self._lines.get(pool.pool.name)
+        if line:
+            self.loop.call_soon(self._wake, line)
+
+    # -- the coarse clock ----------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+        now = self.now = monotonic()
+        self.wall = time()
+        for exchange in [e for e in self._exchanges if e.deadline <= now]:
+            exchange.deadline_passed()
+        for client in [c for c in self.clients if c.deadline <= now]:
+            client.deadline_passed()
+        for link in self._links.values():
+            if link.idle:
+                link.close_idle(now - IDLE_LIMIT_S)
+        if self.fleet.generation != self._generation:
+            self._generation = self.fleet.generation
+            self._table_changed()
+        self._wake_queues()
+        self._cut_overdue(now)
+
+    def _table_changed(self) -> None:
+        """Drop connections to replicas that are gone; those under way go on."""
+        current = set(self.fleet.replicas.values())
+        for replica in [r for r in self._links if r not in current]:
+            if not replica.inflight_requests:
+                self._links.pop(replica).close()
+        for name in [n for n in self._lines if n not in self.fleet.pools]:
+            line = self._lines.pop(name)
+            while (waiting := line.next()) is not None:
+                waiting.cut(_POOL_GONE)
+
+    def _wake_queues(self) -> None:
+        """Give queues a chance that no finished request gave them: new or recovered replicas."""
+        for line in self._lines.values():
+            self._wake(line)
+
+    @staticmethod
+    def _wake(line: WaitingLine[Exchange]) -> None:
+        """Give those in a queue their turn until one finds no room."""
+        now = monotonic()
+        while (waiting := line.next()) is not None:
+            waiting.turn_came(now)
+            if waiting.is_queued:
+                return
+
+    def _cut_overdue(self, now: float) -> None:
+        """End what still runs on a replica whose drain limit has passed."""
+        for exchange in list(self._exchanges):
+            replica = exchange.bound_to
+            if replica is None or replica.leaving_at is None:
+                continue
+            if now - replica.leaving_at > replica.settings.drain_limit_s:
+                exchange.cut(_DRAIN_LIMIT)
+
+    def _note_if_idle(self) -> None:
+        if self._is_draining and not self._exchanges:
+            self._idle.set()
+
+
+_SHUTTING_DOWN: Final = ErrorAnswer(
+    "shutting_down", "This router is shutting down. Try again.", retry_after_s=1.0
+)
+_POOL_GONE: Final = ErrorAnswer(
+    "no_replica", "The pool was removed while this request waited.", retry_after_s=1.0
+)
+_DRAIN_LIMIT: Final = ErrorAnswer(
+    "shutting_down", "The replica's drain limit passed before this answer ended. Try again."
+)

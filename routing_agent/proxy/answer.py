@@ -1,0 +1,265 @@
+"""Relays one engine's answer: as events if it streams, else as a whole.
+
+Nothing reaches the client before it is known that the answer is one: an attempt that fails earlier
+can be made again elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from routing_agent.core.retries import FAILURE_OF_STATUS, Failure
+from routing_agent.proxy import headers
+from routing_agent.proxy.stream import (
+    EventReader,
+    StreamError,
+    Usage,
+    usage_of_body,
+    usage_of_tail,
+)
+from routing_agent.proxy.upstream import EngineConnection
+
+# A plain answer up to this size is sent once it is whole, so that a broken one can be retried.
+HOLD_BYTES: Final = 256 * 1024
+TAIL_BYTES: Final = 4096
+EVENT_STREAM: Final = b"text/event-stream"
+_OK: Final = 200
+_MESSAGE_LENGTH: Final = 300
+
+
+class Client(Protocol):
+    """The side an answer is written to."""
+
+    def respond(self, status: int, header_lines: bytes, body: bytes) -> None:
+        """Send a whole answer."""
+        ...
+
+    def begin(self, status: int, header_lines: bytes, *, length: int | None, data: bytes) -> None:
+        """Send the head and the first bytes of an answer."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Send more of a begun answer."""
+        ...
+
+    def end(self, data: bytes) -> None:
+        """Send the last bytes of a begun answer."""
+        ...
+
+
+class Failed(msgspec.Struct):
+    """Why an attempt failed; `status` and `body` are the engine's own words, if it had any."""
+
+    failure: Failure
+    detail: str
+    status: int = 0
+    body: bytes = b""
+    content_type: bytes = b"application/json"
+    retry_after: bytes | None = None
+    is_event: bool = False  # `body` is the payload of the engine's own error event
+
+    @property
+    def event(self) -> bytes:
+        """The engine's own error event, if it sent one."""
+        return b"data: " + self.body + b"\n\n" if self.is_event else b""
+
+
+class PlainAnswer:
+    """An answer in one piece."""
+
+    __slots__ = ("_client", "_held", "_own", "_tail", "events", "has_begun", "has_token",
+                 "size_bytes", "status", "usage")  # fmt: skip
+
+    def __init__(self, client: Client, own_headers: bytes) -> None:
+        self._client = client
+        self._own = own_headers
+        self._held: list[bytes] = []
+        self.size_bytes = 0
+        self.status = 0
+        self._tail = b""
+        self.has_begun = False
+        self.has_token = False
+        self.events = 0
+        self.usage: Usage | None = None
+
+    def arrived(self, connection: EngineConnection) -> Failed | None:
+        """Hold a short answer until it is whole; pass a long one on as it comes."""
+        data = connection.take()
+        self.size_bytes += len(data)
+        self.status = connection.status
+        if self.has_begun:
+            self._pass_on(connection, data)
+            return None
+        if data:
+            self._held.append(data)
+        if connection.is_complete:
+            return self._complete(connection)
+        if self.size_bytes > HOLD_BYTES:
+            return self._begin(connection)
+        return None
+
+    def _complete(self, connection: EngineConnection) -> Failed | None:
+        body = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+        status = connection.status
+        if status in FAILURE_OF_STATUS:
+            return _failed_status(connection, body)
+        if status == _OK:
+            self.usage = usage_of_body(body)
+        self.has_begun = True
+        self._client.respond(status, headers.to_client(connection.headers) + self._own, body)
+        return None
+
+    def _begin(self, connection: EngineConnection) -> Failed | None:
+        data = b"".join(self._held)
+        self._held.clear()
+        if connection.status in FAILURE_OF_STATUS:
+            return _failed_status(connection, data)
+        self._tail = data[-TAIL_BYTES:]
+        self.has_begun = True
+        lines = headers.to_client(connection.headers) + self._own
+        self._client.begin(connection.status, lines, length=connection.length, data=data)
+        return None
+
+    def _pass_on(self, connection: EngineConnection, data: bytes) -> None:
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        if connection.is_complete:
+            self.usage = usage_of_tail(self._tail)
+            self._client.end(data)
+        elif data:
+            self._client.send(data)
+
+
+class StreamAnswer:
+    """An answer as server-sent events."""
+
+    __slots__ = ("_client", "_own", "has_begun", "reader", "size_bytes", "status")
+
+    def __init__(self, client: Client, own_headers: bytes, *, strip_usage: bool) -> None:
+        self._client = client
+        self._own = own_headers
+        self.reader = EventReader(strip_usage=strip_usage)
+        self.has_begun = False
+        self.status = _OK
+        self.size_bytes = 0  # counted in events
+
+    @property
+    def has_token(self) -> bool:
+        """Whether the first token has come."""
+        return self.reader.has_token
+
+    @property
+    def usage(self) -> Usage | None:
+        """The engine's figures."""
+        return self.reader.usage
+
+    @property
+    def events(self) -> int:
+        """Events with content so far."""
+        return self.reader.events
+
+    def arrived(self, connection: EngineConnection) -> Failed | None:
+        """Pass whole events on; end well only if the stream ended well."""
+        reader = self.reader
+        try:
+            data = reader.feed(connection.take())
+        except StreamError as fault:
+            return Failed("broken", str(fault))
+        if reader.error is not None and not (self.has_begun or reader.has_token):
+            return self._engine_error()
+        if not connection.is_complete:
+            if data:
+                self._send(connection, data)
+            return self._engine_error() if reader.error is not None else None
+        data += reader.end()
+        if reader.is_complete:
+            self._end(connection, data)
+            return None
+        if data and self.has_begun:
+            self._client.send(data)
+        return self._engine_error() if reader.error is not None else _UNFINISHED
+
+    def finish_cut(self, connection: EngineConnection) -> bool:
+        """End well although the connection was cut, if the stream was complete before."""
+        if not self.reader.is_complete:
+            return False
+        self._end(connection, self.reader.end())
+        return True
+
+    def _send(self, connection: EngineConnection, data: bytes) -> None:
+        if self.has_begun:
+            self._client.send(data)
+        elif self.reader.events or self.reader.is_done:
+            self._begin(connection, data)
+        else:  # comments only: no proof of an answer yet
+            self.reader.push_back(data)
+
+    def _begin(self, connection: EngineConnection, data: bytes) -> None:
+        self.has_begun = True
+        lines = headers.to_client(connection.headers) + self._own
+        self._client.begin(_OK, lines, length=None, data=data)
+
+    def _end(self, connection: EngineConnection, data: bytes) -> None:
+        if self.has_begun:
+            self._client.end(data)
+        else:
+            self._begin(connection, data)
+            self._client.end(b"")
+
+    def _engine_error(self) -> Failed:
+        body = self.reader.error or b""
+        code = _code_of(body)
+        failure = FAILURE_OF_STATUS.get(code, "engine_error")
+        return Failed(
+            failure, _message_of(body) or "an error event", status=code, body=body, is_event=True
+        )
+
+
+_UNFINISHED: Final = Failed("broken", "the stream ended without a finish reason")
+
+
+def answer_for(
+    connection: EngineConnection, client: Client, own_headers: bytes, *, strip_usage: bool
+) -> PlainAnswer | StreamAnswer:
+    """Give the way to relay the answer whose head has come."""
+    kind = headers.find(connection.headers, b"content-type") or b""
+    if connection.status == _OK and kind.startswith(EVENT_STREAM):
+        return StreamAnswer(client, own_headers, strip_usage=strip_usage)
+    return PlainAnswer(client, own_headers)
+
+
+def _failed_status(connection: EngineConnection, body: bytes) -> Failed:
+    status = connection.status
+    return Failed(
+        FAILURE_OF_STATUS[status],
+        _message_of(body) or f"status {status}",
+        status=status,
+        body=body,
+        content_type=headers.find(connection.headers, b"content-type") or b"text/plain",
+        retry_after=headers.find(connection.headers, b"retry-after"),
+    )
+
+
+def _message_of(body: bytes) -> str:
+    """Give the message in one of the five shapes in which engines put it."""
+    error = _object(body)
+    inner = error.get("error", error)
+    if isinstance(inner, dict):
+        inner = inner.get("message", inner.get("detail"))
+    return inner[:_MESSAGE_LENGTH] if isinstance(inner, str) else ""
+
+
+def _code_of(body: bytes) -> int:
+    error = _object(body)
+    inner = error.get("error", error)
+    code = inner.get("code") if isinstance(inner, dict) else None
+    return code if isinstance(code, int) else 0
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

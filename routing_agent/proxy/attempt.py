@@ -1,0 +1,184 @@
+"""One attempt of a request at one replica: charge, connection, answer.
+
+What `__init__` takes, `stop` gives back: it is the one guard, and calling it twice does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Final, Literal, Protocol
+
+from routing_agent.core.fleet import PoolState
+from routing_agent.core.replica import Replica
+from routing_agent.proxy.answer import Client, Failed, PlainAnswer, StreamAnswer, answer_for
+from routing_agent.proxy.upstream import EngineConnection, EngineLink
+
+# A kept-alive connection that dies this soon after a request was written to it, without a byte of
+# an answer, was being closed by the engine already: the request was never read, so sending it on a
+# new connection executes it once.
+CLOSE_RACE_S: Final = 0.5
+
+Verdict = Literal["good", "bad", "none"]
+
+
+class Owner(Protocol):
+    """The exchange an attempt belongs to."""
+
+    strip_usage: bool
+
+    @property
+    def client(self) -> Client:
+        """The client the answer goes to."""
+        ...
+
+    def own_headers(self) -> bytes:
+        """Give the header lines that we add to an answer."""
+        ...
+
+    def attempt_sent(self) -> None:
+        """The request is on its way to the engine."""
+        ...
+
+    def attempt_moved(self) -> None:
+        """Part of the answer has come."""
+        ...
+
+    def attempt_done(self) -> None:
+        """The answer has been relayed to its end."""
+        ...
+
+    def attempt_failed(self, failed: Failed) -> None:
+        """The attempt is over without a good end."""
+        ...
+
+
+class Attempt:
+    """One try at one replica."""
+
+    __slots__ = ("_connecting", "_head", "_is_over", "_raced", "_sent_at", "_tokens",
+                 "_trial", "answer", "body", "connect_s", "connection", "first_token_at", "link",
+                 "owner", "pool", "replica", "started_at")  # fmt: skip
+
+    def __init__(
+        self, owner: Owner, pool: PoolState, link: EngineLink, *, tokens: int, now: float
+    ) -> None:
+        self.owner = owner
+        self.link = link
+        self.replica: Replica = link.replica
+        self.answer: PlainAnswer | StreamAnswer | None = None
+        self.connection: EngineConnection | None = None
+        self.connect_s: float | None = None
+        self.first_token_at: float | None = None
+        self.started_at = now
+        self.pool = pool
+        self._connecting: asyncio.Task[None] | None = None
+        self._head = b""
+        self.body = b""
+        self._is_over = False
+        self._raced = False
+        self._sent_at = now
+        self._tokens = tokens
+        self._trial = self.replica.begin(tokens, now)
+
+    def start(self, head: bytes, body: bytes) -> None:
+        """Send the request on an idle connection, or on a new one."""
+        self._head = head
+        self.body = body
+        connection = self.link.take_idle()
+        if connection is None:
+            self._connecting = self.link.connect(self)
+        else:
+            self._send(connection, self.started_at)
+
+    def stop(self, verdict: Verdict, now: float, *, reuse: bool = False) -> None:
+        """Give back everything this attempt holds; `reuse` keeps the connection."""
+        if self._is_over:
+            return
+        self._is_over = True
+        replica = self.replica
+        replica.release(self._tokens)
+        if verdict == "good":
+            replica.note_success(now, trial=self._trial)
+        elif verdict == "bad":
+            replica.note_failure(now, trial=self._trial, may_open=self.pool.may_eject())
+        else:
+            replica.note_abandoned(trial=self._trial)
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        if reuse:
+            connection.release(now)
+        else:
+            connection.abort()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something of the answer has reached the client."""
+        return self.answer is not None and self.answer.has_begun
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer comes as events."""
+        return isinstance(self.answer, StreamAnswer)
+
+    # -- Receiver of the connection ------------------------------------------------------------
+
+    def connected(self, connection: EngineConnection) -> None:
+        """Send the request on the connection that was just made."""
+        self._connecting = None
+        now = monotonic()
+        self.connect_s = now - self.started_at
+        self._send(connection, now)
+
+    def connect_failed(self, reason: str) -> None:
+        """Report that there is no connection."""
+        self._connecting = None
+        self.owner.attempt_failed(Failed("connect", f"cannot connect: {reason}"))
+
+    def arrived(self, connection: EngineConnection) -> None:
+        """Relay what arrived."""
+        answer = self.answer
+        if answer is None:
+            owner = self.owner
+            answer = self.answer = answer_for(
+                connection, owner.client, owner.own_headers(), strip_usage=owner.strip_usage
+            )
+        failed = answer.arrived(connection)
+        if self.first_token_at is None and answer.has_token:
+            self.first_token_at = monotonic()
+        if failed is not None:
+            self.owner.attempt_failed(failed)
+        elif connection.is_complete:
+            self.owner.attempt_done()
+        else:
+            self.owner.attempt_moved()
+
+    def lost(self, connection: EngineConnection, reason: str) -> None:
+        """Recover from a closing race, end a stream that was complete, or report the loss."""
+        self.connection = None
+        answer = self.answer
+        if answer is None and self._was_closing(connection):
+            self._raced = True
+            self._connecting = self.link.connect(self)
+        elif isinstance(answer, StreamAnswer) and answer.finish_cut(connection):
+            self.owner.attempt_done()
+        else:
+            self.owner.attempt_failed(Failed("broken", reason))
+
+    def _send(self, connection: EngineConnection, now: float) -> None:
+        self.connection = connection
+        self._sent_at = now
+        connection.send(self, self._head, self.body)
+        self.owner.attempt_sent()
+
+    def _was_closing(self, connection: EngineConnection) -> bool:
+        return (
+            connection.is_reused
+            and not connection.saw_bytes
+            and not self._raced
+            and monotonic() - self._sent_at < CLOSE_RACE_S
+        )

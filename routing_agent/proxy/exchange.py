@@ -1,0 +1,423 @@
+"""The life of one request: received, queued, bound, relayed, done or failed.
+
+What an attempt holds is given back by `Attempt.stop`, what the whole request holds (its place in a
+queue, its tenant's share) by `_finish`. Every way out ends there, and both are safe to call twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from routing_agent.core.choose import Choice, RouteRequest, choose, exclusion
+from routing_agent.core.deadlines import Limit, Phase, first_byte_limit_s, next_deadline
+from routing_agent.core.fleet import PoolState
+from routing_agent.core.replica import Replica
+from routing_agent.core.retries import COUNTS_AGAINST_REPLICA, judge_retry
+from routing_agent.core.waiting import line_limit
+from routing_agent.metrics import FinishedRequest
+from routing_agent.proxy import admission, ids, outcome
+from routing_agent.proxy.answer import Failed
+from routing_agent.proxy.attempt import Attempt, Verdict
+from routing_agent.proxy.errors import ErrorAnswer
+from routing_agent.proxy.request import USAGE_ON_REQUEST, ParsedRequest, RequestRefused, parse
+from routing_agent.proxy.splice import rewrite
+
+if TYPE_CHECKING:
+    from routing_agent.proxy.ingress import ClientConnection, Incoming
+    from routing_agent.proxy.server import Proxy
+
+log = structlog.get_logger(__name__)
+
+# How long a client may take no bytes before we give it up.
+CLIENT_STALL_S: Final = 60.0
+CLIENT_LEFT: Final = 499
+NEVER: Final = float("inf")
+_GENERATES: Final = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+)
+
+
+class Exchange:
+    """One request on its way."""
+
+    def __init__(self, proxy: Proxy, client: ClientConnection, incoming: Incoming) -> None:
+        self.proxy = proxy
+        self.client = client
+        self.incoming = incoming
+        self.request_id = ids.request_id(incoming.headers.get(b"x-request-id"), proxy.chance)
+        self.caller: admission.Caller = incoming.caller
+        self.request: ParsedRequest | None = None
+        self.destination: admission.Destination | None = None
+        self.choice: Choice | None = None
+        self.attempt: Attempt | None = None
+        self.attempts = 0
+        self.strip_usage = False
+        self.queue_wait_s = 0.0
+        self.deadline = NEVER
+        self.is_queued = False
+        self._body = incoming.body
+        self._end_at = NEVER
+        self._failed: Failed | None = None  # what the last attempt met
+        self._fallen_back = False
+        self._is_finished = False
+        self._limit: Limit = "end_to_end"
+        self._pause: asyncio.TimerHandle | None = None
+        self._phase: Phase = "queued"
+        self._pool: PoolState | None = None
+        self._queued_at: float | None = None
+        self._route_request: RouteRequest | None = None
+        self._stall_s = NEVER
+        self._ticket: int | None = None
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Judge the request and send it on its way, or answer with what is wrong with it."""
+        now = self.incoming.received_at
+        try:
+            self._admit(now)
+        except RequestRefused as refusal:
+            self._answer_error(refusal.answer)
+            return
+        self._dispatch(now)
+
+    def _admit(self, now: float) -> None:
+        fleet = self.proxy.fleet
+        table = fleet.table
+        if table is None:
+            raise RequestRefused(admission.NO_TABLE)
+        path = self.incoming.path
+        request = self.request = parse(self._body, path)
+        session_header = self.incoming.headers.get(b"x-session-id")
+        destination = admission.find_destination(fleet, table, self.caller, request, session_header)
+        admission.check_pool(destination.pool, path, len(self._body))
+        admission.admit(
+            fleet.gate(self.caller.tenant, now), self.caller, destination.charge_tokens, now
+        )
+        self.destination = destination
+        self._pool = destination.pool
+        self._route_request = RouteRequest(destination.charge_tokens, destination.session)
+        self.strip_usage = (
+            request.is_stream and not request.wants_usage and path in USAGE_ON_REQUEST
+        )
+        settings = destination.pool.settings
+        self._end_at = now + settings.end_to_end_limit_s
+        self._stall_s = settings.stall_limit_s
+        destination.pool.budget.earn()
+
+    @property
+    def generates(self) -> bool:
+        """Whether the engine writes tokens for this call."""
+        return self.incoming.path in _GENERATES
+
+    @property
+    def bound_to(self) -> Replica | None:
+        """The replica that works on this request."""
+        return None if self.attempt is None else self.attempt.replica
+
+    # -- choosing ------------------------------------------------------------------------------
+
+    def _dispatch(self, now: float) -> None:
+        pool, request = self._pool, self._route_request
+        assert pool is not None and request is not None  # noqa: S101, PT018 - set by _admit
+        choice = choose(request, pool, now=now, chance=self.proxy.chance)
+        if choice.replica is not None:
+            if self._fallen_back:
+                choice.route = "fallback"
+            self._bind(choice, now)
+        elif pool.pool.overload == "fallback" and self._fall_back(pool):
+            self._dispatch(now)
+        elif self._failed is not None and not choice.is_full:
+            self._give_up(self._failed)
+        elif not choice.is_full:
+            message = f"No replica of pool '{pool.pool.name}' can take this request: "
+            self._answer_error(
+                ErrorAnswer("no_replica", message + choice.reason + ".", retry_after_s=5.0)
+            )
+        elif pool.pool.overload == "queue":
+            self._queue(pool, now)
+        else:
+            self._shed(pool, "overloaded", "all replicas are at their concurrency ceiling")
+
+    def _fall_back(self, pool: PoolState) -> bool:
+        fallback = self.proxy.fleet.pools.get(pool.pool.fallback_pool)
+        if fallback is None or self._fallen_back:
+            return False
+        self._fallen_back = True
+        self._pool = fallback
+        self.proxy.metrics.shed(pool.pool, "fallback")
+        return True
+
+    def _queue(self, pool: PoolState, now: float) -> None:
+        line = self.proxy.line(pool.pool.name)
+        priority = admission.priority(self.caller.tenant, self.incoming.headers)
+        if self._ticket is not None:
+            line.rejoin(self, priority=priority, ticket=self._ticket)
+            self.is_queued = True
+            return
+        limit = line_limit(
+            per_replica=pool.settings.queue_limit_per_replica, healthy=pool.usable(now)
+        )
+        if len(line) >= limit:
+            self._shed(pool, "queue_full", f"its queue of {limit} is full")
+            return
+        self._ticket = line.join(self, priority=priority)
+        self.is_queued = True
+        if self._queued_at is None:
+            self._queued_at = now
+        self._enter("queued", self._queued_at)
+
+    def _shed(self, pool: PoolState, code: str, what: str) -> None:
+        self.proxy.metrics.shed(pool.pool, pool.pool.overload)
+        message = f"Pool '{pool.pool.name}' is overloaded: {what}. Try again shortly."
+        self._answer_error(ErrorAnswer(code, message, retry_after_s=1.0, limit="concurrency"))
+
+    def turn_came(self, now: float) -> None:
+        """Leave the queue if there is room now; else keep the place."""
+        self.is_queued = False
+        if self._is_finished:
+            return
+        self._dispatch(now)
+
+    # -- one attempt ---------------------------------------------------------------------------
+
+    def _bind(self, choice: Choice, now: float) -> None:
+        replica, pool, request = choice.replica, self._pool, self._route_request
+        assert replica is not None and pool is not None and request is not None  # noqa: S101, PT018
+        self.choice = choice
+        self.attempts += 1
+        self._ticket = None
+        if self._queued_at is not None and self.attempts == 1:
+            self.queue_wait_s = now - self._queued_at
+        request.tried = (*request.tried, replica.id)
+        link = self.proxy.link(replica)
+        self.attempt = Attempt(self, pool, link, tokens=request.tokens, now=now)
+        self._enter("connecting", now)
+        self.attempt.start(*self._outgoing(pool, link.head()))
+
+    def _outgoing(self, pool: PoolState, engine_lines: bytes) -> tuple[bytes, bytes]:
+        """Give head and body of the request as the engine is to see it."""
+        request, attempt = self.request, self.attempt
+        assert request is not None and attempt is not None  # noqa: S101, PT018 - set by callers
+        served = attempt.replica.endpoint.served_model or pool.pool.model
+        body = self._body
+        if self.strip_usage or served != request.model:
+            model = served if served != request.model else None
+            body = rewrite(body, model=model, ask_usage=self.strip_usage)
+        return outcome.request_head(self, engine_lines, len(body)), body
+
+    def _enter(self, phase: Phase, began: float) -> None:
+        """Begin a phase, whose limit is the next deadline."""
+        pool = self._pool
+        assert pool is not None  # noqa: S101 - set by _admit
+        self._phase = phase
+        self.deadline, self._limit = next_deadline(
+            phase, phase_began=began, end_at=self._end_at, settings=pool.settings
+        )
+
+    # -- Owner of the attempt ------------------------------------------------------------------
+
+    def own_headers(self) -> bytes:
+        """Give the header lines that we add to an answer."""
+        return outcome.own_headers(self)
+
+    def attempt_sent(self) -> None:
+        """Wait for the first token."""
+        pool, request = self._pool, self.request
+        assert pool is not None and request is not None  # noqa: S101, PT018 - set by _admit
+        unseen = not request.is_stream and self.generates
+        limit_s = first_byte_limit_s(
+            pool.settings, generates_unseen=unseen, max_tokens=request.max_tokens
+        )
+        self._phase = "prefill"
+        self._limit = "ttft"
+        self.deadline = monotonic() + limit_s
+        if self.deadline > self._end_at:
+            self.deadline, self._limit = self._end_at, "end_to_end"
+
+    def attempt_moved(self) -> None:
+        """Note a sign of life; from the first token on, the next one must come soon."""
+        attempt = self.attempt
+        if attempt is None:
+            return
+        now = self.proxy.now
+        if attempt.first_token_at is not None:
+            attempt.replica.last_token_at = now
+        elif self.request is not None and self.request.is_stream:
+            return
+        if self._limit == "client":
+            return
+        self._phase = "decode"
+        deadline = now + self._stall_s
+        self.deadline = deadline if deadline < self._end_at else self._end_at
+        self._limit = "stall" if deadline < self._end_at else "end_to_end"
+
+    def attempt_done(self) -> None:
+        """End well."""
+        attempt = self.attempt
+        if attempt is None or attempt.answer is None:
+            return
+        now = monotonic()
+        attempt.stop("good", now, reuse=True)
+        self._finish(attempt.answer.status, "", now)
+
+    def attempt_failed(self, failed: Failed) -> None:
+        """Try again if that is allowed and makes sense, else tell the client."""
+        attempt, pool = self.attempt, self._pool
+        if attempt is None or pool is None:
+            return
+        now = monotonic()
+        verdict: Verdict = "bad" if COUNTS_AGAINST_REPLICA[failed.failure] else "none"
+        has_begun = attempt.has_begun
+        attempt.stop(verdict, now)
+        log.info(
+            "attempt_failed",
+            request_id=self.request_id.decode(),
+            pool=pool.pool.name,
+            replica=attempt.replica.id,
+            failure=failed.failure,
+            detail=failed.detail,
+        )
+        if has_begun:
+            self._break(outcome.final_error(failed, attempt.replica), failed)
+        elif not self._retry(failed, pool, now):
+            self._give_up(failed)
+
+    def _retry(self, failed: Failed, pool: PoolState, now: float) -> bool:
+        request = self._route_request
+        assert request is not None  # noqa: S101 - set by _admit
+        others = sum(not exclusion(request, r, pool.settings, now) for r in pool.replicas)
+        verdict = judge_retry(
+            failed.failure,
+            attempts=self.attempts,
+            others=others,
+            settings=pool.settings,
+            budget=pool.budget,
+            clock_and_chance=(now, self.proxy.chance),
+        )
+        if not verdict.retry:
+            return False
+        self._failed = failed
+        if verdict.same_replica:
+            request.tried = ()
+        self.proxy.metrics.retried(pool.pool)
+        self.proxy.room_made(pool)
+        self._enter("pausing", now)
+        self._pause = self.proxy.loop.call_later(verdict.delay_s, self._pause_over)
+        return True
+
+    def _pause_over(self) -> None:
+        self._pause = None
+        self._dispatch(monotonic())
+
+    # -- limits and ends -----------------------------------------------------------------------
+
+    def deadline_passed(self) -> None:
+        """End the phase whose limit has passed."""
+        if self._limit == "client":
+            self.client_left()
+        elif self._limit == "queue" or self.attempt is None:
+            message = "Waited too long in the queue for a free replica. Try again shortly."
+            self._answer_error(ErrorAnswer("queue_timeout", message, retry_after_s=2.0))
+        elif self._limit == "connect":
+            self.attempt_failed(Failed("connect", "no connection within the limit"))
+        else:
+            self.attempt_failed(Failed("too_slow", outcome.LIMIT_WORDS[self._limit]))
+
+    def client_left(self) -> None:
+        """Stop at once: nobody waits for the answer any more."""
+        self._stop_attempt()
+        self.client.abort()
+        self._finish(CLIENT_LEFT, "client_left", monotonic())
+
+    def cut(self, error: ErrorAnswer) -> None:
+        """End now with an explicit error: the replica or this agent is going away."""
+        attempt = self.attempt
+        has_begun = attempt is not None and attempt.has_begun
+        self._stop_attempt()
+        if has_begun:
+            self._break(error, None)
+        else:
+            self._answer_error(error)
+
+    def client_is_full(self) -> None:
+        """Read no more from the engine until the client has taken what it has."""
+        attempt = self.attempt
+        if attempt is not None and attempt.connection is not None:
+            attempt.connection.transport.pause_reading()
+            self._limit = "client"
+            self.deadline = monotonic() + CLIENT_STALL_S
+
+    def client_has_room(self) -> None:
+        """Read on."""
+        attempt = self.attempt
+        if attempt is not None and attempt.connection is not None and self._limit == "client":
+            attempt.connection.transport.resume_reading()
+            self._limit = "stall"
+            self.deadline = min(monotonic() + self._stall_s, self._end_at)
+
+    def _stop_attempt(self) -> None:
+        if self.attempt is not None:
+            self.attempt.stop("none", monotonic())
+
+    def _break(self, error: ErrorAnswer, failed: Failed | None) -> None:
+        """End an answer that has begun: with an error event, or by cutting the connection."""
+        attempt = self.attempt
+        if attempt is not None and attempt.is_stream:
+            own_words = failed is not None and failed.event
+            self.client.end(own_words or error.event())
+        else:
+            self.client.abort()
+        self._finish(error.status, error.code, monotonic())
+
+    def _give_up(self, failed: Failed) -> None:
+        """Answer with the engine's own refusal if it was busy, else with our error."""
+        attempt = self.attempt
+        assert attempt is not None  # noqa: S101 - something failed
+        if failed.failure == "overloaded":
+            lines, body = outcome.busy_answer(failed)
+            self.client.respond(failed.status, lines + self.own_headers(), body)
+            self._finish(failed.status, "engine_busy", monotonic())
+        else:
+            self._answer_error(outcome.final_error(failed, attempt.replica))
+
+    def _answer_error(self, error: ErrorAnswer) -> None:
+        lines = b"content-type: application/json\r\n" + error.headers()
+        self.client.respond(error.status, lines + self.own_headers(), error.body())
+        self._finish(error.status, error.code, monotonic())
+
+    def _note_tokens(self, record: FinishedRequest) -> None:
+        replica = self.bound_to
+        if replica is not None:
+            replica.prompt_tokens_total += record.prompt_tokens
+            replica.cached_prompt_tokens_total += record.cached_prompt_tokens
+            replica.output_tokens_total += record.output_tokens
+
+    def _finish(self, status: int, error: str, now: float) -> None:
+        """Give back what the request holds, and write its one record."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self.deadline = NEVER
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if self.is_queued and self._ticket is not None and self._pool is not None:
+            self.proxy.line(self._pool.pool.name).leave(self._ticket)
+        self._note_tokens(
+            record := outcome.record(self, status, error, now=now, wall=self.proxy.wall)
+        )
+        destination = self.destination
+        if destination is not None:
+            gate = self.proxy.fleet.gate(self.caller.tenant, now)
+            used = record.prompt_tokens + record.output_tokens
+            gate.release(charged=destination.charge_tokens, used=used)
+        self._body = b""
+        self.proxy.finished(self, record)
+        if self._pool is not None:
+            self.proxy.room_made(self._pool)
+        self.client.exchange_over()

@@ -1,0 +1,87 @@
+"""Requests the agent answers itself: the model list, liveness, preflights, and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from routing_agent.core.paths import FORWARDED
+from routing_agent.core.table import Model, Table
+from routing_agent.proxy.admission import may_call
+from routing_agent.proxy.errors import ErrorAnswer
+from routing_agent.wire import Tenant
+
+MODELS: Final = "/v1/models"
+MODEL_PREFIX: Final = "/v1/models/"
+HEALTH: Final = "/healthz"
+JSON_LINE: Final = b"content-type: application/json\r\n"
+
+Answer = tuple[int, bytes, bytes]  # status, header lines, body
+
+
+def allowed_methods(path: str, extra: Iterable[str]) -> tuple[str, ...] | None:
+    """Give the methods of a path, or `None` if there is no such path."""
+    if path in FORWARDED or path in extra:
+        return ("POST", "OPTIONS")
+    if path in (MODELS, HEALTH) or path.startswith(MODEL_PREFIX):
+        return ("GET", "HEAD", "OPTIONS")
+    return None
+
+
+def needs_key(path: str) -> bool:
+    """Say whether a path asks who calls."""
+    return path != HEALTH
+
+
+def preflight(methods: tuple[str, ...]) -> Answer:
+    """Answer OPTIONS. No CORS header is set: browsers of other origins are not let in."""
+    return 204, b"allow: %b\r\n" % ", ".join(methods).encode(), b""
+
+
+def method_error(method: str, path: str, methods: tuple[str, ...]) -> tuple[ErrorAnswer, bytes]:
+    """Refuse a method, and say which ones there are."""
+    allowed = ", ".join(methods)
+    error = ErrorAnswer("method_not_allowed", f"{path} takes {allowed}, not {method[:20]}.")
+    return error, b"allow: %b\r\n" % allowed.encode()
+
+
+def health() -> Answer:
+    """Say that this process is alive."""
+    return 200, JSON_LINE, b'{"status":"ok"}'
+
+
+def answer_models(table: Table, tenant: Tenant, path: str) -> Answer | ErrorAnswer:
+    """List what this key may call, or describe one model of it."""
+    if path == MODELS:
+        entries = [_entry(name, model) for name, model in _callable(table, tenant)]
+        return 200, JSON_LINE, msgspec.json.encode({"object": "list", "data": entries})
+    wanted = path[len(MODEL_PREFIX) :]
+    for name in (wanted, _decoded(wanted)):
+        model = table.names.get(name)
+        if model is not None and may_call(tenant, model):
+            return 200, JSON_LINE, msgspec.json.encode(_entry(name, model))
+    return ErrorAnswer("model_not_found", f"There is no model '{wanted[:200]}'.", "model")
+
+
+def _callable(table: Table, tenant: Tenant) -> Iterable[tuple[str, Model]]:
+    return sorted((name, model) for name, model in table.names.items() if may_call(tenant, model))
+
+
+def _entry(name: str, model: Model) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "signalbox",
+        "root": model.name,
+    }
+    if model.context_tokens is not None:
+        entry["max_model_len"] = model.context_tokens
+    return entry
+
+
+def _decoded(text: str) -> str:
+    return unquote(text, errors="replace")

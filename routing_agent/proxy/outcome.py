@@ -1,0 +1,137 @@
+"""What a request's end is made of: header lines, the final error, the record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from routing_agent.core.deadlines import Limit
+from routing_agent.core.replica import Replica
+from routing_agent.metrics import FinishedRequest
+from routing_agent.proxy import headers, ids
+from routing_agent.proxy.answer import Failed
+from routing_agent.proxy.errors import ErrorAnswer
+
+if TYPE_CHECKING:
+    from routing_agent.proxy.attempt import Attempt
+    from routing_agent.proxy.exchange import Exchange
+
+LIMIT_WORDS: Final[dict[Limit, str]] = {
+    "queue": "no replica was free in time",
+    "connect": "no connection in time",
+    "ttft": "no first token within the limit",
+    "stall": "no further token within the limit",
+    "end_to_end": "not finished within the end-to-end limit",
+    "client": "the client took no more bytes",
+}
+# For an engine that says it is busy but not for how long, as vLLM does.
+BUSY_RETRY_S: Final = b"1"
+_OK: Final = 200
+# Bytes of a plain answer that make about one token, JSON around it included.
+_ANSWER_BYTES_PER_TOKEN: Final = 6
+
+
+def request_head(exchange: Exchange, engine_lines: bytes, length: int) -> bytes:
+    """Give the head of a request to an engine. The path is ours, never the client's spelling."""
+    incoming = exchange.incoming
+    given = incoming.headers
+    passed = b"".join([b"%b: %b\r\n" % (n, given[n]) for n in given if n in headers.TO_ENGINE])
+    return (
+        b"POST %b HTTP/1.1\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n"
+        b"x-request-id: %b\r\ntraceparent: %b\r\n%b\r\n"
+    ) % (
+        incoming.path.encode(),
+        engine_lines,
+        length,
+        exchange.request_id,
+        ids.traceparent(given.get(b"traceparent"), exchange.proxy.chance),
+        passed,
+    )
+
+
+def own_headers(exchange: Exchange) -> bytes:
+    """Give the header lines that we add to an answer."""
+    request_id = b"x-request-id: %b\r\n" % exchange.request_id
+    choice = exchange.choice
+    if choice is None or exchange.attempt is None:
+        return request_id
+    lines = exchange.attempt.link.answer_lines(exchange.attempt.pool.pool)
+    return b"%b%bx-signalbox-route: %b\r\n" % (request_id, lines, choice.route.encode())
+
+
+def final_error(failed: Failed, replica: Replica) -> ErrorAnswer:
+    """Give the error a client gets when no attempt is left."""
+    where = f"Replica '{replica.id}'"
+    if failed.failure == "too_slow":
+        message = f"{where} was too slow: {failed.detail}. Try again, or ask for fewer tokens."
+        return ErrorAnswer("engine_too_slow", message)
+    if failed.failure == "overloaded":
+        return ErrorAnswer("engine_busy", f"{where} is busy: {failed.detail}.", retry_after_s=1.0)
+    return ErrorAnswer("engine_failed", f"{where} failed: {failed.detail}. Try again.")
+
+
+def busy_answer(failed: Failed) -> tuple[bytes, bytes]:
+    """Give header lines and body of an engine's own 429 or 503, with a Retry-After."""
+    wait = failed.retry_after or BUSY_RETRY_S
+    lines = b"content-type: %b\r\nretry-after: %b\r\n" % (failed.content_type, wait)
+    return lines, failed.body
+
+
+def record(
+    exchange: Exchange, status: int, error: str, *, now: float, wall: float
+) -> FinishedRequest:
+    """Write the record of a request that ended."""
+    attempt, destination, choice = exchange.attempt, exchange.destination, exchange.choice
+    prompt, cached, output, estimated = _tokens(exchange)
+    received = exchange.incoming.received_at
+    first = None if attempt is None else attempt.first_token_at
+    pool = attempt.pool.pool if attempt is not None else None
+    if pool is None and destination is not None:
+        pool = destination.pool.pool
+    return FinishedRequest(
+        request_id=exchange.request_id.decode(),
+        at=wall,
+        tenant=exchange.caller.tenant.name,
+        api_key=exchange.caller.key_id,
+        path=exchange.incoming.path,
+        model=destination.model.name if destination is not None else "",
+        version=pool.version if pool is not None else "",
+        pool=pool.name if pool is not None else "",
+        replica=attempt.replica.id if attempt is not None else "",
+        route=choice.route if choice is not None else "",
+        reason=choice.reason if choice is not None else "",
+        stream=exchange.request is not None and exchange.request.is_stream,
+        status=status,
+        error=error,
+        attempts=exchange.attempts,
+        prompt_tokens=prompt,
+        cached_prompt_tokens=cached,
+        output_tokens=output,
+        estimated=estimated,
+        was_admitted=destination is not None,
+        queue_wait_s=exchange.queue_wait_s,
+        connect_s=attempt.connect_s if attempt is not None else None,
+        ttft_s=first - received if first is not None else None,
+        tpot_s=(now - first) / (output - 1) if first is not None and output > 1 else None,
+        e2e_s=now - received,
+    )
+
+
+def _tokens(exchange: Exchange) -> tuple[int, int, int, bool]:
+    """Give prompt, cached and output tokens, and whether they are estimated."""
+    attempt, destination = exchange.attempt, exchange.destination
+    if attempt is None or destination is None or attempt.answer is None:
+        return 0, 0, 0, False
+    answer = attempt.answer
+    usage = answer.usage
+    if usage is not None and usage.prompt() is not None:
+        return usage.prompt() or 0, usage.cached() or 0, usage.output() or 0, False
+    if not answer.has_begun or answer.status != _OK:
+        return 0, 0, 0, False
+    return destination.prompt_tokens, 0, _estimated_output(attempt, exchange), True
+
+
+def _estimated_output(attempt: Attempt, exchange: Exchange) -> int:
+    answer = attempt.answer
+    if answer is None or not exchange.generates:
+        return 0
+    return answer.events or answer.size_bytes // _ANSWER_BYTES_PER_TOKEN

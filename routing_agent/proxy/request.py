@@ -1,0 +1,234 @@
+"""Reads just enough of a request body to route it: one typed pass, nothing re-encoded."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import xxhash
+
+from routing_agent.proxy.errors import ErrorAnswer
+
+# What an image costs in prompt bytes, whatever its size: about 500 tokens at 4 bytes a token, the
+# order of what vision models make of one picture.
+IMAGE_BYTES: Final = 2048
+# A fingerprint needs no more of a prompt than tells conversations apart.
+FINGERPRINT_BYTES: Final = 4096
+MAX_MODEL_LENGTH: Final = 512
+
+# Paths whose streams end with a usage chunk only if asked by `stream_options`.
+USAGE_ON_REQUEST: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+_NEEDS_MESSAGES: Final = frozenset({"/v1/chat/completions", "/v1/messages"})
+_NO_RAW: Final = msgspec.Raw()
+
+
+class RequestRefused(Exception):
+    """A request that cannot be routed; `answer` is what its client gets."""
+
+    def __init__(self, answer: ErrorAnswer) -> None:
+        super().__init__(answer.message)
+        self.answer = answer
+
+
+class Part(msgspec.Struct):
+    """One part of a message's content."""
+
+    type: str = ""
+    text: str | None = None
+    image_url: msgspec.Raw = _NO_RAW
+    source: msgspec.Raw = _NO_RAW  # an image in the Anthropic shape
+    input_audio: msgspec.Raw = _NO_RAW
+
+
+class ChatMessage(msgspec.Struct):
+    """One message of a conversation."""
+
+    role: str = ""
+    content: str | list[Part] | None = None
+    tool_calls: msgspec.Raw = _NO_RAW
+
+
+class OddMessage(msgspec.Struct):
+    """A message in a shape we do not know; the engine will judge it."""
+
+    role: msgspec.Raw = _NO_RAW
+    content: msgspec.Raw = _NO_RAW
+
+
+class StreamOptions(msgspec.Struct):
+    """What a client wants of a stream."""
+
+    include_usage: bool | None = None
+
+
+class Envelope(msgspec.Struct):
+    """The fields routing needs, of every inference call."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    session_id: str | int | None = None
+    user: str | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    messages: list[ChatMessage] | None = None
+    system: msgspec.Raw = _NO_RAW
+    instructions: msgspec.Raw = _NO_RAW
+    prompt: msgspec.Raw = _NO_RAW
+    input: msgspec.Raw = _NO_RAW
+    tools: msgspec.Raw = _NO_RAW
+
+
+class OddEnvelope(msgspec.Struct):
+    """The same with everything loose that the engine may judge instead of us."""
+
+    model: str | None = None
+    stream: bool | None = None
+    messages: list[OddMessage] | None = None
+
+
+class ParsedRequest(msgspec.Struct):
+    """What routing knows of a request body."""
+
+    model: str
+    is_stream: bool
+    wants_usage: bool
+    session: str | None
+    user: str | None
+    fingerprint: bytes
+    prompt_bytes: int
+    max_tokens: int | None
+
+
+_envelope: Final = msgspec.json.Decoder(Envelope)
+_odd_envelope: Final = msgspec.json.Decoder(OddEnvelope)
+
+
+def parse(body: bytes, path: str) -> ParsedRequest:
+    """Read a body; raises `RequestRefused` with the answer for a bad one."""
+    try:
+        if not body.isascii():
+            body.decode()  # fields that are skipped would not be checked otherwise
+        envelope = _envelope.decode(body)
+    except msgspec.ValidationError as fault:
+        return _parse_odd(body, path, fault)
+    except UnicodeDecodeError as fault:
+        raise _bad_json(f"The body is not UTF-8 (byte {fault.start}).") from None
+    except RecursionError:
+        raise _bad_json("The body is nested too deeply.") from None
+    except msgspec.DecodeError as fault:
+        raise _bad_json(f"The body is not valid JSON: {fault}.") from None
+    model = _checked_model(envelope.model)
+    messages = envelope.messages
+    if not messages and path in _NEEDS_MESSAGES:
+        raise _invalid("'messages' must be a list with at least one message.", "messages")
+    prompt_bytes, fingerprint = _measure(envelope, messages or [])
+    options = envelope.stream_options
+    return ParsedRequest(
+        model=model,
+        is_stream=envelope.stream is True,
+        wants_usage=options is not None and options.include_usage is True,
+        session=_session_text(envelope.session_id),
+        user=envelope.user,
+        fingerprint=fingerprint,
+        prompt_bytes=prompt_bytes,
+        max_tokens=_first_given(
+            envelope.max_completion_tokens, envelope.max_tokens, envelope.max_output_tokens
+        ),
+    )
+
+
+def _parse_odd(body: bytes, path: str, fault: msgspec.ValidationError) -> ParsedRequest:
+    """Give a request in an unknown shape to the engine if it can be routed at all."""
+    try:
+        envelope = _odd_envelope.decode(body)
+        whole: Any = msgspec.json.decode(body)
+    except (msgspec.ValidationError, RecursionError) as worse:
+        raise _invalid(f"{worse}." if str(worse) else "The body is nested too deeply.") from None
+    except msgspec.DecodeError as worse:
+        raise _bad_json(f"The body is not valid JSON: {worse}.") from None
+    model = _checked_model(envelope.model)
+    if not envelope.messages and path in _NEEDS_MESSAGES:
+        raise _invalid(f"{fault}.", "messages")
+    options = whole.get("stream_options")
+    return ParsedRequest(
+        model=model,
+        is_stream=envelope.stream is True,
+        wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        session=None,
+        user=None,
+        fingerprint=body[:FINGERPRINT_BYTES],
+        prompt_bytes=min(len(body), FINGERPRINT_BYTES),
+        max_tokens=None,
+    )
+
+
+def _checked_model(model: str | None) -> str:
+    if not model:
+        raise _invalid("'model' must be the name of a model.", "model")
+    if len(model) > MAX_MODEL_LENGTH:
+        raise _invalid(f"'model' is longer than {MAX_MODEL_LENGTH} characters.", "model")
+    return model
+
+
+def _session_text(session: str | int | None) -> str | None:
+    return None if session is None or session == "" else str(session)
+
+
+def _first_given(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _measure(envelope: Envelope, messages: list[ChatMessage]) -> tuple[int, bytes]:
+    """Give the prompt's size in bytes, and the fingerprint of its beginning."""
+    total = 0
+    head: list[bytes] = []
+    for raw in (envelope.system, envelope.instructions, envelope.prompt, envelope.input):
+        view = memoryview(raw)
+        if view:
+            total += len(view)
+            head.append(bytes(view[:FINGERPRINT_BYTES]))
+    total += len(memoryview(envelope.tools))
+    in_head = True
+    for message in messages:
+        size, text = _content(message.content, with_text=in_head)
+        total += size + len(memoryview(message.tool_calls))
+        if in_head:
+            head.append(text)
+            in_head = message.role != "user"
+    return total, b"\x00".join(head)
+
+
+def _content(content: str | list[Part] | None, *, with_text: bool) -> tuple[int, bytes]:
+    if content is None:
+        return 0, b""
+    if isinstance(content, str):
+        if with_text:
+            text = content.encode()
+            return len(text), text
+        return (len(content) if content.isascii() else len(content.encode())), b""
+    total = 0
+    texts: list[bytes] = []
+    for part in content:
+        size, text = _part(part, with_text=with_text)
+        total += size
+        texts.append(text)
+    return total, b"\x01".join(texts)
+
+
+def _part(part: Part, *, with_text: bool) -> tuple[int, bytes]:
+    for raw in (part.image_url, part.source, part.input_audio):
+        view = memoryview(raw)
+        if view:
+            return IMAGE_BYTES, xxhash.xxh3_64_digest(view) if with_text else b""
+    text = (part.text or "").encode()
+    return len(text), text if with_text else b""
+
+
+def _bad_json(message: str) -> RequestRefused:
+    return RequestRefused(ErrorAnswer("invalid_json", message))
+
+
+def _invalid(message: str, param: str | None = None) -> RequestRefused:
+    return RequestRefused(ErrorAnswer("invalid_request", message, param))

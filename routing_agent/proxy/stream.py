@@ -1,0 +1,257 @@
+"""Server-sent events, parsed only as far as needed: first token, usage, finish, error.
+
+Bytes go on event by event: a half event is kept until the rest has come, so that an error event can
+always follow cleanly. An event that is plainly just a token is forwarded without being decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+# A blank line: two line ends in a row, each LF, CRLF or CR (WHATWG HTML, section 9.2.5).
+_EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+# No engine sends larger events; one that does is broken, and we keep no more than this in memory.
+MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
+
+
+class TokenDetails(msgspec.Struct):
+    """How many prompt tokens came from the cache."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """An engine's own count of tokens, in the spellings of all engines."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    prompt_tokens_details: TokenDetails | None = None
+    input_tokens_details: TokenDetails | None = None
+    cache_read_input_tokens: int | None = None
+
+    def prompt(self) -> int | None:
+        """Prompt tokens, if told."""
+        return self.prompt_tokens if self.prompt_tokens is not None else self.input_tokens
+
+    def output(self) -> int | None:
+        """Output tokens, if told."""
+        told = self.completion_tokens
+        return told if told is not None else self.output_tokens
+
+    def cached(self) -> int | None:
+        """Prompt tokens from the cache, if told."""
+        details = self.prompt_tokens_details or self.input_tokens_details
+        return self.cache_read_input_tokens if details is None else details.cached_tokens
+
+
+class StreamError(Exception):
+    """A stream that cannot be relayed any further."""
+
+
+class EventReader:
+    """Follows one stream; `feed` gives the bytes to pass on."""
+
+    __slots__ = ("_kept", "error", "events", "has_token", "is_done", "is_finished", "strip_usage",
+                 "usage")  # fmt: skip
+
+    def __init__(self, *, strip_usage: bool) -> None:
+        self.strip_usage = strip_usage  # we asked for the usage chunk, the client did not
+        self.has_token = False
+        self.is_finished = False  # a finish reason, or what stands for it, was seen
+        self.is_done = False  # data: [DONE]
+        self.usage: Usage | None = None
+        self.error: bytes | None = None  # the engine's own error event
+        self.events = 0  # data events with content: the estimate where no usage is told
+        self._kept = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what arrived; give the whole events to pass on (perhaps none yet)."""
+        if self.error is not None:
+            return b""
+        if not self._kept and self.has_token and _is_plain(data):
+            self.events += data.count(b"\n\n")
+            return data
+        data = self._kept + data
+        out: list[bytes] = []
+        start = 0
+        for match in _EVENT_END.finditer(data):
+            event = data[start : match.end()]
+            start = match.end()
+            if self._keep(event):
+                out.append(event)
+        self._kept = data[start:] if start else data
+        if len(self._kept) > MAX_EVENT_BYTES:
+            raise StreamError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return b"".join(out)
+
+    def end(self) -> bytes:
+        """Take the end of the stream; give what is left to pass on."""
+        rest, self._kept = self._kept, b""
+        if not rest.strip() or self.error is not None:
+            return b""
+        if not self._keep(rest):
+            return b""
+        return rest if _EVENT_END.search(rest[-4:]) else rest + b"\n\n"
+
+    def push_back(self, data: bytes) -> None:
+        """Take whole events back that are not to be passed on yet."""
+        self._kept = data + self._kept
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the stream may end here: [DONE] alone is enough only if no error came before."""
+        return self.error is None and (self.is_finished or self.is_done)
+
+    def _keep(self, event: bytes) -> bool:
+        """Note what an event tells; false if it must not be passed on."""
+        if self.error is not None:
+            return False
+        kind, payload = _fields(event)
+        if payload is None:
+            return True
+        if payload.strip() == b"[DONE]":
+            self.is_done = True
+            return True
+        self.events += 1
+        chunk = _decode(payload)
+        if chunk is None:
+            self.has_token = True
+            return True
+        if kind == b"error" or _is_error(chunk):
+            self.error = payload
+            return False
+        return self._note(chunk)
+
+    def _note(self, chunk: dict[str, Any]) -> bool:
+        choices = chunk.get("choices")
+        usage = _usage_of(chunk)
+        if usage is not None:
+            self.usage = _merged(self.usage, usage)
+        if isinstance(choices, list) and choices:
+            self._note_choices(choices)
+            return True
+        if usage is not None and "choices" in chunk:
+            self.events -= 1
+            self.is_finished = True  # engines send the usage chunk only after the last token
+            return not self.strip_usage
+        self._note_typed(chunk)
+        return True
+
+    def _note_choices(self, choices: list[Any]) -> None:
+        for choice in choices:
+            if not isinstance(choice, dict):
+                continue
+            if choice.get("finish_reason") is not None:
+                self.is_finished = True
+            if not self.has_token:
+                delta = choice.get("delta")
+                self.has_token = bool(choice.get("text")) or _has_content(delta)
+
+    def _note_typed(self, chunk: dict[str, Any]) -> None:
+        """Follow the Responses and Messages streams, whose events carry a type."""
+        kind = chunk.get("type")
+        if not isinstance(kind, str):
+            return
+        if kind.endswith((".delta", "_delta")):
+            self.has_token = True
+        if kind in ("response.completed", "response.incomplete", "message_stop"):
+            self.is_finished = True
+
+
+def _is_plain(data: bytes) -> bool:
+    """Say whether `data` is whole events that carry nothing but tokens."""
+    return (
+        data.endswith(b"\n\n")
+        and data.startswith(b"data:")
+        and data.count(b"finish_reason") == data.count(b'finish_reason":null')
+        and data.count(b"usage") == data.count(b'usage":null')
+        and b"rror" not in data
+        and b"[DONE]" not in data
+        and b"type" not in data
+        and b"\r" not in data
+    )
+
+
+def _fields(event: bytes) -> tuple[bytes, bytes | None]:
+    """Give an event's name and its data (`None` if it has none)."""
+    kind = b""
+    data: list[bytes] = []
+    for line in _LINE_END.split(event):
+        if line.startswith(b"data:"):
+            data.append(line[6:] if line[5:6] == b" " else line[5:])
+        elif line.startswith(b"event:"):
+            kind = line[6:].strip()
+    return kind, b"\n".join(data) if data else None
+
+
+def _decode(payload: bytes) -> dict[str, Any] | None:
+    try:
+        chunk = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # not JSON: passed on as it is
+    return chunk if isinstance(chunk, dict) else None
+
+
+def _is_error(chunk: dict[str, Any]) -> bool:
+    if chunk.get("error"):
+        return True
+    return chunk.get("object") == "error" or chunk.get("type") in ("error", "response.failed")
+
+
+def _has_content(delta: Any) -> bool:
+    if not isinstance(delta, dict):
+        return False
+    return any(value for key, value in delta.items() if key != "role")
+
+
+def _usage_of(chunk: dict[str, Any]) -> Usage | None:
+    for holder in (chunk, chunk.get("response"), chunk.get("message")):
+        if isinstance(holder, dict) and isinstance(holder.get("usage"), dict):
+            try:
+                return msgspec.convert(holder["usage"], Usage)
+            except msgspec.ValidationError:
+                return None  # figures of a shape nobody knows: estimated instead
+    return None
+
+
+def _merged(before: Usage | None, usage: Usage) -> Usage:
+    """Join figures that come in several events, as Messages streams send them: newest wins."""
+    if before is None:
+        return usage
+    for field in Usage.__struct_fields__:
+        if getattr(usage, field) is None:
+            setattr(usage, field, getattr(before, field))
+    return usage
+
+
+class _PlainBody(msgspec.Struct):
+    usage: Usage | None = None
+
+
+_plain_body: Final = msgspec.json.Decoder(_PlainBody)
+_USAGE_KEY: Final = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+
+
+def usage_of_body(body: bytes) -> Usage | None:
+    """Give the usage figures of a plain answer."""
+    try:
+        return _plain_body.decode(body).usage
+    except (msgspec.DecodeError, RecursionError):
+        return None  # an answer without figures is estimated
+
+
+def usage_of_tail(tail: bytes) -> Usage | None:
+    """Give the usage figures near the end of a long plain answer."""
+    found = list(_USAGE_KEY.finditer(tail))
+    if not found:
+        return None
+    try:
+        return msgspec.json.decode(found[-1].group(1), type=Usage)
+    except msgspec.DecodeError:
+        return None  # an answer without figures is estimated
