@@ -77,13 +77,31 @@ def broker_errors_total() -> int:
 
 
 def _send(task_name: str, args: tuple[Any, ...]) -> None:
-    pid = os.getpid()
-    if pid not in _connections:
-        _connections.clear()
-        _connections[pid] = _connect()
+    """Send on the kept connection; if that fails, once more on a new one.
+
+    A broker that was restarted closed the kept one, and that is only noticed by using it.
+    """
+    kept = _connections.get(os.getpid())
+    if kept is not None:
+        try:
+            return _send_on(kept, task_name, args)
+        except Exception as error:
+            log.info("broker_connection_lost", error=str(error))
+            _drop_connections()
+    _connections[os.getpid()] = fresh = _connect()
+    return _send_on(fresh, task_name, args)
+
+
+def _send_on(connection: Connection, task_name: str, args: tuple[Any, ...]) -> None:
     current_app.send_task(
-        task_name, args=args, connection=_connections[pid], retry=False, ignore_result=True
+        task_name, args=args, connection=connection, retry=False, ignore_result=True
     )
+
+
+def _drop_connections() -> None:
+    for connection in _connections.values():
+        connection.collect()
+    _connections.clear()
 
 
 def _connect() -> Connection:
@@ -91,6 +109,11 @@ def _connect() -> Connection:
         "socket_timeout": settings.REDIS_TIMEOUT_S,
         "socket_connect_timeout": settings.REDIS_TIMEOUT_S,
         "retry_on_timeout": False,
+        # Without these kombu goes on trying to connect for five seconds.
+        "max_retries": 0,
+        "interval_start": 0,
+        "interval_step": 0,
+        "connect_retries_timeout": settings.REDIS_TIMEOUT_S,
     }
     url = settings.CELERY_BROKER_URL
     options = {} if url.startswith("memory") else timeouts
@@ -101,7 +124,5 @@ def _book_failure(task_name: str, error: Exception) -> None:
     health.errors_total += 1
     health.last_error = f"{type(error).__name__}: {error}"
     health.open_until = time.monotonic() + CIRCUIT_OPEN_S
-    for connection in _connections.values():
-        connection.collect()
-    _connections.clear()
+    _drop_connections()
     log.warning("broker_unreachable", task=task_name, error=health.last_error)
