@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import struct
+from typing import Any
 
 import openai
 import pytest
@@ -159,7 +160,7 @@ async def test_tokenize_counts_as_usage_does(engine: RunningEngine) -> None:
     ],
 )  # fmt: skip
 async def test_wrong_requests_are_refused_in_vllms_shape(
-    engine: RunningEngine, change: dict[str, object], status: int, kind: str, param: str | None
+    engine: RunningEngine, change: dict[str, Any], status: int, kind: str, param: str | None
 ) -> None:
     for stream in (False, True):
         answer = await engine.chat(**({"stream": stream} | change))
