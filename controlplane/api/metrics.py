@@ -49,7 +49,7 @@ def _from_database() -> Iterator[Metric]:
     yield _gauge("signalbox_table_epoch", "The newest published epoch.", published.epoch)
     halted = int(bool(published.halted_reason))
     yield _gauge("signalbox_publishing_halted", "1 if publishing has stopped.", halted)
-    yield _gauge("signalbox_agents_behind", "Live agents without the newest table.", behind)
+    yield _gauge("signalbox_agents_behind", "Agents without the newest table.", behind)
     yield from _loops()
     yield _replicas()
 

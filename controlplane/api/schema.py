@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+# Marks a POST that changes no row of its caller: nothing to try first, nothing to keep for a repeat.
+IMMEDIATE = "x-immediate"
 _ERROR = {
     "type": "object",
     "description": "What happened and what to do; `code` is stable.",
@@ -57,6 +59,7 @@ def say_what_all_share(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     result["components"]["schemas"]["Error"] = _ERROR
     for operations in result["paths"].values():
         for method, operation in operations.items():
-            operation.setdefault("parameters", []).extend(_BY_METHOD.get(method, ()))
+            if IMMEDIATE not in operation:
+                operation.setdefault("parameters", []).extend(_BY_METHOD.get(method, ()))
             operation["responses"]["default"] = _ERROR_RESPONSE
     return result

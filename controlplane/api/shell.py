@@ -20,6 +20,11 @@ class ApiShell:
         return idempotency.once(request, run)
 
     def observed(self, revision: int) -> dict[str, Any]:
-        """Say how many live agents run a table that covers `revision`."""
+        """Say how many agents run a table that covers `revision`."""
         seen = selectors.observed(revision)
-        return {"n": seen.n, "m": seen.m, "agents_behind": list(seen.agents_behind)}
+        return {
+            "n": seen.n,
+            "m": seen.m,
+            "agents_behind": list(seen.agents_behind),
+            "silent": list(seen.silent),
+        }

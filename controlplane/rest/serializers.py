@@ -73,11 +73,14 @@ class ReadOnlySerializer(serializers.ModelSerializer):
 
 
 class ObservedSerializer(serializers.Serializer):
-    """How many live agents run a table that covers a change."""
+    """How many agents run a table that covers a change."""
 
     n = serializers.IntegerField()
     m = serializers.IntegerField()
     agents_behind = serializers.ListField(child=serializers.CharField())
+    silent = serializers.ListField(
+        child=serializers.CharField(), help_text="Of those behind, the ones not heard lately."
+    )
 
 
 class ChangeSerializer(serializers.Serializer):

@@ -95,7 +95,7 @@ class DeliverySerializer(ReadOnlySerializer):
 
 
 class RevisionObservedSerializer(ObservedSerializer):
-    """How many live agents run a table that covers a revision."""
+    """How many agents run a table that covers a revision."""
 
     revision = serializers.IntegerField()
     complete = serializers.BooleanField()
@@ -166,7 +166,7 @@ class RoutingTableViewSet(ReadMixin, ServiceViewSet):
     )
     @action(detail=False, methods=["get"], pagination_class=None)
     def observed(self, request: Request) -> Response:
-        """Say how many live agents run a table that covers a revision; poll until complete."""
+        """Say how many agents run a table that covers a revision; poll until complete."""
         said = request.query_params.get("revision", "")
         if not (said.isascii() and said.isdigit() and len(said) < 19):
             raise Invalid("revision is a whole number, as a write answered it.", field="revision")
@@ -177,18 +177,27 @@ class RoutingTableViewSet(ReadMixin, ServiceViewSet):
                 "n": seen.n,
                 "m": seen.m,
                 "agents_behind": list(seen.agents_behind),
+                "silent": list(seen.silent),
                 "complete": seen.complete,
             }
         )
 
-    @extend_schema(request=ChangeInput, responses=changed(RepublishedSerializer))
+    @extend_schema(
+        request=ChangeInput,
+        responses=changed(RepublishedSerializer),
+        extensions={"x-immediate": True},
+    )
     @action(detail=False, methods=["post"])
     def republish(self, request: Request) -> Response:
         """Publish the fleet as it is under a new epoch."""
         self.read(ChangeInput)
         return self.carry_out_now(services.republish, show=lambda epoch: {"epoch": epoch})
 
-    @extend_schema(request=RetryInput, responses=changed(RetriedSerializer))
+    @extend_schema(
+        request=RetryInput,
+        responses=changed(RetriedSerializer),
+        extensions={"x-immediate": True},
+    )
     @action(detail=False, methods=["post"])
     def retry(self, request: Request) -> Response:
         """Push the newest table to one agent again, now."""

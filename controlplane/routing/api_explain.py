@@ -60,7 +60,9 @@ class ExplainViewSet(viewsets.ViewSet):
 
     required_role = "viewer"
 
-    @extend_schema(request=ExplainInput, responses=ExplanationSerializer)
+    @extend_schema(
+        request=ExplainInput, responses=ExplanationSerializer, extensions={"x-immediate": True}
+    )
     def create(self, request: Request) -> Response:
         """Ask an agent where a request would go; nothing is sent to an engine."""
         given = ExplainInput(data=request.data)

@@ -82,6 +82,8 @@ def revoke_staff_token(*, name: str, actor: Actor, reason: str) -> None:
 
 def book_token_use(*, token: StaffToken, now: datetime) -> None:
     """Remember that a token was used, at most once a minute."""
+    if token.last_used_at is not None and now - token.last_used_at < TOKEN_USE_GRAIN:
+        return
     stale = Q(last_used_at__isnull=True) | Q(last_used_at__lte=now - TOKEN_USE_GRAIN)
     StaffToken.objects.filter(stale, pk=token.pk).update(last_used_at=now)
 

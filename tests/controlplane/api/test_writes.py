@@ -20,7 +20,7 @@ def test_a_write_says_which_revision_it_made_and_who_has_seen_it():
     made = caller().post("/api/v1/tenants/", {"slug": "acme"}, format="json")
     change = ok(made, 201)["change"]
     assert change["fleet_revision"] == fleet_revision()
-    assert change["observed"] == {"n": 0, "m": 0, "agents_behind": []}
+    assert change["observed"] == {"n": 0, "m": 0, "agents_behind": [], "silent": []}
     assert AuditEvent.objects.get(pk=change["audit_event"]).verb == "tenant.create"
     assert made["x-signalbox-revision"] == str(fleet_revision())
 
