@@ -14,6 +14,7 @@ from stack.supervise import Supervisor
 # The supervisor stops services one after another; each is bounded by its own patience.
 SHUT_DOWN_LIMIT_S = 90.0
 ORPHANS_PATIENCE_S = AGENT_DRAIN_S + 5.0
+ANSWER_LIMIT_S = 10.0
 HOLD_LIMIT_S = AGENT_DRAIN_S + 10.0
 
 
@@ -93,7 +94,7 @@ def _services_among(found: Iterable[ProcessRecord]) -> int:
 
 def _stop(here: Places, stack_id: str) -> None:
     """Let the supervisor do it if there is one; then end whatever is left, supervisor or not."""
-    supervisor = Supervisor(here)
+    supervisor = Supervisor(here, timeout_s=ANSWER_LIMIT_S)
     if supervisor.answers():
         supervisor.shut_down()
         processes.wait_until(lambda: not _supervisors(here, stack_id), limit_s=SHUT_DOWN_LIMIT_S)

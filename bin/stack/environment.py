@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -89,7 +88,8 @@ def _clear(venv: Path) -> None:
 
 def _install(places: Places, file: str) -> None:
     marker = places.venv / f"{MARKER_PREFIX}{Path(file).stem}"
-    fingerprint = requirements_fingerprint(places.root / file)
+    made = (places.venv / "pyvenv.cfg").read_text()
+    fingerprint = requirements_fingerprint(places.root / file, made)
     if marker.exists() and marker.read_text() == fingerprint:
         return
     marker.unlink(missing_ok=True)
@@ -98,9 +98,18 @@ def _install(places: Places, file: str) -> None:
     marker.write_text(fingerprint)
 
 
-def requirements_fingerprint(file: Path) -> str:
-    """Hash a requirements file with all those it includes, and the Python it is for."""
-    digest = hashlib.sha256(platform.python_version().encode())
+def version(places: Places) -> tuple[int, ...]:
+    """Give the Python version of the environment, which may differ from the one running this."""
+    for line in (places.venv / "pyvenv.cfg").read_text().splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() in {"version", "version_info"}:
+            return tuple(int(part) for part in value.strip().split(".")[:2])
+    return sys.version_info[:2]
+
+
+def requirements_fingerprint(file: Path, made: str) -> str:
+    """Hash a requirements file with all those it includes, and how the environment was made."""
+    digest = hashlib.sha256(made.encode())
     waiting, seen = [file.resolve()], set[Path]()
     while waiting:
         current = waiting.pop()

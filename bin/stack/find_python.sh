@@ -24,7 +24,7 @@ signalbox_find_python() {
         fi
     done
     if command -v python3 >/dev/null 2>&1; then
-        echo "error: $(python3 --version 2>&1 | head -1) is too old: Signalbox needs Python 3.11 or newer." >&2
+        echo "error: the python3 on PATH ($(python3 --version 2>/dev/null || echo 'it does not run')) does not fit: Signalbox needs Python 3.11 or newer." >&2
     else
         echo "error: no Python found: Signalbox needs Python 3.11 or newer." >&2
     fi

@@ -3,55 +3,56 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 INTERVAL_S = 0.25
 QUIET = frozenset({"timestamp", "level", "event", "logger"})
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far one log file has been read."""
+
+    path: Path
+    inode: int = 0
+    offset: int = 0
 
 
 class Follower:
     """Reads what is appended to the log files of a folder, also across their rotation."""
 
     def __init__(self, folder: Path, names: list[str]) -> None:
-        self._paths = {name: folder / f"{name}.log" for name in names}
-        self._open: dict[str, BinaryIO] = {}
-        for name in names:
-            self._reopen(name, at_end=True)
-
-    def _reopen(self, name: str, *, at_end: bool) -> None:
-        path = self._paths[name]
-        if path.exists():
-            if name in self._open:
-                self._open[name].close()
-            self._open[name] = path.open("rb")
-            if at_end:
-                self._open[name].seek(0, 2)
+        self._places = {name: _Place(folder / f"{name}.log") for name in names}
+        for place in self._places.values():
+            if place.path.exists():
+                found = place.path.stat()
+                place.inode, place.offset = found.st_ino, found.st_size
 
     def lines(self) -> Iterator[str]:
         """Give what is new since the last call, made readable."""
-        for name in self._paths:
-            yield from (readable(name, line) for line in self._new(name))
+        for name, place in self._places.items():
+            yield from (readable(name, line) for line in _new_lines(place))
 
-    def _new(self, name: str) -> Iterator[str]:
-        if name not in self._open or self._was_rotated(name):
-            self._reopen(name, at_end=False)
-        source = self._open.get(name)
-        if source is None:
-            return
-        while line := source.readline():
-            if not line.endswith(b"\n"):  # still being written: next time
-                source.seek(-len(line), 1)
-                return
-            yield line.decode(errors="replace").rstrip()
 
-    def _was_rotated(self, name: str) -> bool:
-        try:
-            return self._paths[name].stat().st_size < self._open[name].tell()
-        except FileNotFoundError:
-            return False
+def _new_lines(place: _Place) -> list[str]:
+    """Read the complete lines behind the place; half a line waits for its end."""
+    try:
+        source = place.path.open("rb")
+    except FileNotFoundError:
+        return []
+    with source:
+        found = os.fstat(source.fileno())
+        if found.st_ino != place.inode or found.st_size < place.offset:
+            place.inode, place.offset = found.st_ino, 0
+        source.seek(place.offset)
+        complete, newline, _ = source.read().rpartition(b"\n")
+    place.offset += len(complete) + len(newline)
+    return complete.decode(errors="replace").splitlines()
 
 
 def readable(name: str, line: str) -> str:

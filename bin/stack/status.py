@@ -10,6 +10,7 @@ from stack import control_plane, health
 from stack.layout import Places, Ports, places
 from stack.report import say
 from stack.services import Plan, services
+from stack.supervise import Supervisor
 
 MARKS = {"ok": "✓", "starting": "↻", "unhealthy": "✕", "down": "○"}
 
@@ -60,6 +61,8 @@ def table(here: Places, stack: Mapping[str, Any], seen: list[health.Seen]) -> st
             f"{_without_password(s.url) or '':<26} {s.detail}".rstrip()
         )
     well = sum(s.health == "ok" for s in seen)
+    if any(s.pid for s in seen) and not Supervisor(here).answers():
+        lines += ["", "The supervisor is gone, so nothing is restarted: bin/up repairs it."]
     lines += ["", f"{well} of {len(seen)} services are well."]
     if well == 0:
         lines.append("Nothing runs: bin/up starts it.")

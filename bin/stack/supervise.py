@@ -12,6 +12,7 @@ import xmlrpc.client
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
+from xml.parsers.expat import ExpatError
 
 from stack import processes
 from stack.layout import Places
@@ -22,10 +23,10 @@ NAME = "supervisor"
 
 # killasgroup and stopasgroup: a service's children go with it. startretries: the pause between
 # attempts grows by a second each time, so 100 attempts keep trying for well over an hour.
+# Log files are named relative to `var`, where the supervisor runs: it trips over `%` in a path.
 PROGRAM = """
 [program:{name}]
 command={python} -I {launcher} {services_file} {name}
-directory={root}
 priority={priority}
 autostart=true
 autorestart=true
@@ -36,7 +37,7 @@ stopwaitsecs={patience_s}
 stopasgroup={as_group}
 killasgroup=true
 redirect_stderr=true
-stdout_logfile={log}/{name}.log
+stdout_logfile=log/{name}.log
 stdout_logfile_maxbytes=10MB
 stdout_logfile_backups=3
 """
@@ -46,12 +47,11 @@ nodaemon=true
 silent=true
 user={user}
 umask=077
-directory={root}
-logfile={log}/supervisor.log
+logfile=log/supervisor.log
 logfile_maxbytes=10MB
 logfile_backups=2
-pidfile={run}/supervisor.pid
-childlogdir={log}
+pidfile=run/supervisor.pid
+childlogdir=log
 identifier=signalbox
 
 [unix_http_server]
@@ -67,9 +67,6 @@ def configuration(places: Places, services: Iterable[Service]) -> str:
     """Write supervisord's configuration for these services."""
     head = HEAD.format(
         user=_escaped(getpass.getuser()),
-        root=_escaped(places.root),
-        log=_escaped(places.log),
-        run=_escaped(places.run),
         socket=_escaped(places.supervisor_socket),
     )
     return head + "".join(_program(places, service) for service in services)
@@ -81,8 +78,6 @@ def _program(places: Places, service: Service) -> str:
         python=_quoted(places.python),
         launcher=_quoted(Path(__file__).with_name("launch.py")),
         services_file=_quoted(places.services_file),
-        root=_escaped(places.root),
-        log=_escaped(places.log),
         priority=service.stop_order,
         patience_s=service.patience_s,
         as_group=str(service.stop_whole_group).lower(),
@@ -112,33 +107,35 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class _UnixTransport(xmlrpc.client.Transport):
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__()
-        self._path = path
-        self._timeout_s = timeout_s
-
-    def make_connection(self, _host: Any) -> http.client.HTTPConnection:
-        """Open a new connection for each call: calls are rare."""
-        return _UnixConnection(self._path, self._timeout_s)
-
-
 class Supervisor:
     """A running supervisor, as far as it answers."""
 
     def __init__(self, places: Places, *, timeout_s: float = 10.0) -> None:
         self._places = places
-        transport = _UnixTransport(places.supervisor_socket, timeout_s)
-        self._calls = xmlrpc.client.ServerProxy("http://localhost", transport=transport)
+        self._timeout_s = timeout_s
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
-            return getattr(self._calls.supervisor, name)(*arguments)
-        except (OSError, http.client.HTTPException, xmlrpc.client.ProtocolError) as error:
+            return self._exchange(f"supervisor.{name}", arguments)
+        except (OSError, http.client.HTTPException, ExpatError) as error:
             raise ProblemError(
                 f"the supervisor does not answer ({error}).",
                 "bin/up repairs it: it stops what was left behind and starts anew.",
             ) from error
+
+    def _exchange(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Make one XML-RPC call on a connection of its own: calls are rare."""
+        connection = _UnixConnection(self._places.supervisor_socket, self._timeout_s)
+        try:
+            body = xmlrpc.client.dumps(arguments, name)
+            connection.request("POST", "/RPC2", body, {"Content-Type": "text/xml"})
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise http.client.HTTPException(f"status {answer.status}")
+        return xmlrpc.client.loads(text)[0][0]
 
     def answers(self) -> bool:
         """Say whether there is a supervisor behind the socket, and whether it is working."""
@@ -175,7 +172,7 @@ class Supervisor:
                 ) from fault
 
 
-def start(places: Places, stack_id: str) -> None:
+def start(places: Places, stack_id: str) -> subprocess.Popen[bytes]:
     """Start the supervisor in a session of its own and wait until it answers."""
     folder = places.supervisor_socket.parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -185,7 +182,7 @@ def start(places: Places, stack_id: str) -> None:
     with output.open("ab") as sink:
         process = subprocess.Popen(
             [places.python, "-m", "supervisor.supervisord", "-c", places.run / "supervisord.conf"],
-            cwd=places.root,
+            cwd=places.var,
             env={**_plain_environment(), processes.STACK_VARIABLE: stack_id},
             stdin=subprocess.DEVNULL,
             stdout=sink,
@@ -204,6 +201,7 @@ def start(places: Places, stack_id: str) -> None:
             "the supervisor did not start: " + " | ".join(said),
             f"read {places.shown(output)}; `bin/down` clears what is left of an earlier run.",
         )
+    return process
 
 
 def _refuse_foreign(folder: Path) -> None:
