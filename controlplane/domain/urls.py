@@ -25,8 +25,8 @@ def checked_origin(text: str, *, field: str = "url") -> str:
         raise Invalid(
             f"The URL contains spaces or control characters; write it {_EXAMPLE}.", field=field
         )
+    parts = _split(text, field)
     try:
-        parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
         raise Invalid(
@@ -38,6 +38,22 @@ def checked_origin(text: str, *, field: str = "url") -> str:
     if port == 0:
         raise Invalid(f"{text!r} has port 0; name the port the server listens on.", field=field)
     return f"{parts.scheme}://{host}:{port}"
+
+
+def _split(text: str, field: str) -> SplitResult:
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise Invalid(
+            f"{text!r} is not a URL ({error}); write it {_EXAMPLE}.", field=field
+        ) from error
+    place = parts.netloc.rpartition("@")[2]
+    if place.count(":") > 1 and not place.startswith("["):
+        raise Invalid(
+            f"{text!r} has an IPv6 address without brackets; write {parts.scheme}://[address]:port.",
+            field=field,
+        )
+    return parts
 
 
 def _refuse_extras(text: str, parts: SplitResult, field: str) -> None:
@@ -55,14 +71,8 @@ def _refuse_extras(text: str, parts: SplitResult, field: str) -> None:
 
 
 def _checked_host(text: str, parts: SplitResult, field: str) -> str:
-    netloc = parts.netloc
-    if netloc.startswith("["):
+    if parts.netloc.startswith("["):
         return f"[{_checked_ipv6(parts.hostname or '', text, field)}]"
-    if netloc.count(":") > 1:
-        raise Invalid(
-            f"{text!r} has an IPv6 address without brackets; write {parts.scheme}://[address]:port.",
-            field=field,
-        )
     host = parts.hostname or ""
     if not _HOST_NAME.match(host):
         raise Invalid(f"{text!r} has no usable host name; write it {_EXAMPLE}.", field=field)
