@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import DataError, IntegrityError, OperationalError
 from django.db.models import ProtectedError, RestrictedError
 from django.http import Http404, HttpRequest, JsonResponse
@@ -111,6 +111,10 @@ _ANSWERS: tuple[tuple[Any, Callable[[Any], Response]], ...] = (
     (exceptions.ValidationError, _validation),
     (exceptions.APIException, _api_exception),
     (Http404, _fixed("not_found", "There is no such thing here.", 404)),
+    (
+        RequestDataTooBig,
+        _fixed("too_large", "The body is above 2.5 MB, the limit of this API.", 413),
+    ),
     (PermissionDenied, _fixed("forbidden", "This is not allowed.", 403)),
     ((ProtectedError, RestrictedError), _IN_USE),
     (IntegrityError, _fixed("conflict", "Something of this name is there already.", 409)),

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -55,8 +56,9 @@ def once(request: Request, run: Callable[[], Response]) -> Response:
 
 def caller_of(request: Request) -> str:
     """Give the caller whose keys these are: keys of different callers never meet."""
-    if request.auth is not None:
-        return f"token:{request.auth.name}"
+    token: Any = request.auth
+    if token is not None:
+        return f"token:{token.name}"
     return f"user:{request.user.get_username()}"
 
 

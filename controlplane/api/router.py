@@ -8,7 +8,8 @@ from controlplane.api.system import SystemViewSet
 from controlplane.audit.api import AuditEventViewSet
 from controlplane.catalog.api import ModelVersionViewSet, ModelViewSet
 from controlplane.fleet.api import PoolViewSet
-from controlplane.fleet.api_machines import AgentViewSet, NodeViewSet, ReplicaViewSet
+from controlplane.fleet.api_nodes import AgentViewSet, NodeViewSet
+from controlplane.fleet.api_replicas import ReplicaViewSet
 from controlplane.routing.api import RoutingTableViewSet
 from controlplane.routing.api_explain import ExplainViewSet
 from controlplane.tenants.api import ApiKeyViewSet, TenantViewSet

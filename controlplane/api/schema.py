@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Marks a POST that changes no row of its caller: nothing to try first, nothing to keep for a repeat.
+# Marks a POST that is done at once: it cannot be tried first, and no answer is kept for a repeat.
 IMMEDIATE = "x-immediate"
 _ERROR = {
     "type": "object",

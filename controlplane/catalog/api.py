@@ -156,7 +156,9 @@ class ModelVersionInput(ChangeInput):
 
     model = serializers.CharField(max_length=200)
     name = serializers.CharField(max_length=100)
-    source = serializers.CharField(max_length=300, required=False, allow_blank=True)
+    source = serializers.CharField(  # type: ignore[assignment]  # DRF has a `source` of its own
+        max_length=300, required=False, allow_blank=True
+    )
     parameters = _Figure(2**62)
     layers = _Figure()
     kv_heads = _Figure()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -157,7 +156,7 @@ class PoolFilter(django_filters.FilterSet):
 class PoolViewSet(ReadMixin, ServiceViewSet):
     """Pools: replicas of one model version under one set of policies."""
 
-    required_roles: Mapping[str, str] = {"destroy": "admin"}
+    required_roles = {"destroy": "admin"}
     lookup_field = "slug"
     queryset = Pool.objects.none()
     serializer_class = PoolSerializer

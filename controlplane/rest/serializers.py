@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -126,10 +126,13 @@ def _mismatch(field: serializers.Field, value: Any, types: tuple[type, ...], sai
     child = getattr(field, "child", None)
     if child is None:
         return ""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for where, item in items:
+    for where, item in _items(value):
         problem = "Must not be null." if item is None and not child.allow_null else ""
         problem = problem or type_problem(child, item)
         if problem:
             return f"[{where}]: {problem}"
     return ""
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, dict) else enumerate(value)

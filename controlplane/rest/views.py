@@ -72,7 +72,7 @@ class ServiceViewSet(viewsets.GenericViewSet):
     @property
     def actor(self) -> Actor:
         """Say who is asking: an API token, or a console user."""
-        token = self.request.auth
+        token: Any = self.request.auth
         if token is not None:
             return Actor(name=token.name, kind="token")
         return Actor(name=self.request.user.get_username(), kind="user")

@@ -75,6 +75,12 @@ def test_json_nested_without_end_is_refused():
     problem(answer, 400, "malformed_json")
 
 
+def test_a_body_without_end_is_refused():
+    body = '{"name": "' + "x" * (4 * 2**20) + '"}'
+    answer = caller().post("/api/v1/models/", body, content_type="application/json")
+    problem(answer, 413, "too_large")
+
+
 def test_another_content_type_is_refused():
     answer = caller().post("/api/v1/models/", "name=chat", content_type="text/plain")
     problem(answer, 415, "unsupported_media_type")

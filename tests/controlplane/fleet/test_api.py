@@ -10,6 +10,8 @@ from controlplane.catalog import services as catalog
 from controlplane.domain.pool_settings import SETTINGS
 from controlplane.fleet import services
 from controlplane.fleet.models import Node, Pool, RegistrationToken, Replica, TrafficSplit
+from controlplane.telemetry import recent
+from routing_agent import wire
 from tests.controlplane.calling import WHY, caller, model, ok, pool, problem, replica
 
 pytestmark = pytest.mark.django_db
@@ -272,3 +274,25 @@ def test_replicas_are_found_by_pool_state_and_node():
     assert [row["id"] for row in found["results"]] == ["rpl-00001"]
     assert ok(client.get("/api/v1/replicas/?state=ready&state=ejected"))["count"] == 3
     problem(client.get("/api/v1/replicas/?state=lost"), 400, "invalid")
+
+
+def test_without_a_recent_store_the_live_figures_say_why_there_are_none():
+    model()
+    pool()
+    row = replica()
+    shown = ok(caller("viewer").get(f"/api/v1/replicas/{row}/live/"))
+    assert shown["seen_by"] == []
+    assert shown["no_data"]
+    problem(caller("viewer", "v2").get("/api/v1/replicas/none/live/"), 404, "not_found")
+
+
+def test_live_figures_are_what_each_agent_last_reported(monkeypatch):
+    model()
+    pool()
+    row = replica()
+    seen = wire.ReplicaReport(replica=row, health="healthy", engine_waiting=3, kv_usage=0.5)
+    report = wire.Report(agent="agt-1", number=1, started_at=0.0, sent_at=0.0, replicas=(seen,))
+    monkeypatch.setattr(recent, "latest_reports", lambda: {"agt-1": (report, 1.5)})
+    shown = ok(caller("viewer").get(f"/api/v1/replicas/{row}/live/"))["seen_by"]
+    assert [(s["node"], s["age_s"], s["engine_waiting"]) for s in shown] == [("agt-1", 1.5, 3)]
+    assert shown[0]["engine_running"] is None
