@@ -21,8 +21,17 @@ SECRET_KEYS = frozenset(
 # Libraries that set up handlers of their own; theirs go, their events come to us.
 _OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "celery", "django", "django.server")
 
-# Requests are counted in metrics; a line each would drown what matters.
-_ONLY_WARNINGS = ("uvicorn.access", "django.request", "kombu", "amqp", "axes")
+# Requests and task runs are counted; a line each would drown what matters.
+_ONLY_WARNINGS = (
+    "uvicorn.access",
+    "django.request",
+    "kombu",
+    "amqp",
+    "axes",
+    "celery.app.trace",
+    "celery.beat",
+    "celery.worker.strategy",
+)
 
 
 def configure(options: dict[str, Any]) -> None:

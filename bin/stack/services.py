@@ -13,7 +13,7 @@ from stack.layout import Places, Ports
 AGENTS = 2
 CHAT_MODEL = "llama-3.1-8b-instruct"
 EMBEDDING_MODEL = "bge-m3"
-SIMULATED_GPUS = "2,A100-SXM4-80GB,80GB"  # of each demo node; real nodes ask the driver
+SIMULATED_GPUS = "2,A100-SXM4-80GB,80GiB"  # of each demo node; real nodes ask the driver
 ENGINE_MODELS = (CHAT_MODEL, CHAT_MODEL, CHAT_MODEL, EMBEDDING_MODEL)
 
 # What an agent or an engine must never see: the way to the database, to Redis and to sessions.
@@ -27,6 +27,7 @@ CONTROL_PLANE_ONLY = (
 
 # bin/down waits this long for an agent's streams, then ends them.
 AGENT_DRAIN_S = 20
+TRAFFIC_REPORT_S = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,12 +200,12 @@ def _prometheus(plan: Plan, places: Places, binary: Path) -> Service:
 
 def _agent(plan: Plan, places: Places, number: int) -> Service:
     name = f"agent-{number}"
+    home = places.var / "agents" / name
     return Service(
         name=name,
         command=(str(places.python), "-m", "routing_agent", "agent",
                  "--control-plane", plan.console, "--name", name,
-                 "--token-file", str(places.secrets / f"{name}-token"),
-                 "--state-dir", str(places.var / "agents" / name),
+                 "--state-dir", str(home), "--token-file", str(home / "registration-token"),
                  "--port", str(plan.ports.traffic(number)),
                  "--admin-port", str(plan.ports.admin(number)),
                  "--drain-timeout", str(AGENT_DRAIN_S),
@@ -237,9 +238,13 @@ def _traffic(plan: Plan, places: Places) -> Service:
     agents = [local(plan.ports.traffic(number)) for number in range(1, AGENTS + 1)]
     return Service(
         name="traffic",
-        command=(str(places.python), "-m", "routing_agent", "sample-traffic", "--urls", *agents),
-        probe=Probe(kind="file", target=str(places.run / "traffic.alive"), oldest_s=30),
+        command=(str(places.python), "-m", "routing_agent", "sample-traffic", "--targets", *agents,
+                 "--key-file", str(places.secrets / "traffic-keys.json"),
+                 "--report-every", str(TRAFFIC_REPORT_S)),
+        # It answers no HTTP; what it reports to its log is its sign of life.
+        probe=Probe(kind="file", target=str(places.log / "traffic.log"),
+                    oldest_s=3 * TRAFFIC_REPORT_S),
         environment=data_plane_environment(),
         folder=str(places.root),
         stop_order=900,
-    )
+    )  # fmt: skip

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from stack import (
     environment,
     follow,
     health,
+    introduction,
     ports,
     processes,
     prometheus,
@@ -60,10 +61,10 @@ def run(options: Options, name: str | None) -> int:
         signal.signal(number, _interrupt)
     with exclusive(here):
         started = _start_or_join(here, options)
-        healthy = wait_until_healthy(here, HEALTHY_LIMIT_S)
-    if not healthy:
+        is_well = wait_until_healthy(here, HEALTHY_LIMIT_S) and introduction.first_answer(here)
+    if not is_well:
         return 1
-    say(introduction(here))
+    say(introduction.text(here))
     if options.detach or not started:
         return 0
     return in_foreground(here)
@@ -214,42 +215,6 @@ def _tell_unhealthy(here: Places, ill: list[health.Seen], limit_s: float) -> Non
 
 def _tail(log: Path, lines: int = 6) -> list[str]:
     return log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
-
-
-def introduction(here: Places) -> str:
-    """Say where everything is and how to try it."""
-    facts, stack = control_plane.facts(here), status.known(here)
-    password = here.shown(here.secrets / "admin-password")
-    lines = [
-        "",
-        "Signalbox is up.",
-        f"  console   {stack['console']}   user {facts['admin']['user']}, password in {password}",
-        f"  API       {stack['console']}/api/docs/",
-    ]
-    agents = [s["url"] for name, s in stack["services"].items() if name.startswith("agent-")]
-    lines.append(f"  OpenAI    {'  '.join(f'{url}/v1' for url in agents)}")
-    if facts.get("api_key"):
-        lines += ["", "Try it:", curl(agents[0], facts)]
-    lines += [
-        "",
-        "bin/status says what runs, bin/down stops it, logs are in " + here.shown(here.log) + "/.",
-    ]
-    return "\n".join(lines)
-
-
-def curl(url: str, facts: Mapping[str, Any]) -> str:
-    """Give a command that streams an answer from an agent."""
-    body = {
-        "model": facts["model"],
-        "stream": True,
-        "messages": [{"role": "user", "content": "Say hello to the fleet."}],
-    }
-    return (
-        f"  curl -N {url}/v1/chat/completions \\\n"
-        f"    -H 'Authorization: Bearer {facts['api_key']}' \\\n"
-        f"    -H 'Content-Type: application/json' \\\n"
-        f"    -d '{json.dumps(body)}'"
-    )
 
 
 def in_foreground(here: Places) -> int:

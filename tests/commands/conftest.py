@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stack import credentials, down, processes, supervise
@@ -76,10 +78,10 @@ class SmallStack:
         credentials.write_private(self.here.run / "supervisord.conf", configuration)
         self.process = supervise.start(self.here, credentials.stack_id(self.here))
         for service in self.services:
-            assert processes.wait_until(lambda name=service.name: self.pid(name), limit_s=20)
+            assert processes.wait_until(partial(self.pid, service.name), limit_s=20)
         return supervise.Supervisor(self.here)
 
-    def pid(self, name: str) -> int | None:
+    def pid(self, name: str) -> Any:
         """Give a service's process as recorded by itself, while it lives."""
         for record in processes.saved_records(self.here.run):
             if record.name == name and processes.is_alive(record):
