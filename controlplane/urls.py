@@ -4,4 +4,10 @@ from django.urls import include, path
 
 urlpatterns: list = [
     path("", include("controlplane.api.urls")),
+    path("", include("controlplane.overview.urls")),
+    path("", include("controlplane.fleet.urls")),
+    path("", include("controlplane.catalog.urls")),
+    path("", include("controlplane.routing.urls")),
+    path("", include("controlplane.tenants.urls")),
+    path("", include("controlplane.audit.urls")),
 ]

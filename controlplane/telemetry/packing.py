@@ -1,8 +1,8 @@
 """How a report becomes fields of Redis hashes, and back. Pure.
 
 Fields of a pool's step: `t12` TTFT bucket 12 (`p` TPOT, `e` end to end, `q` queue wait), `s200`
-answers with that status, `pt` `ct` `ot` prompt, cached and output tokens, `rt` retries, `sh` shed, and
-`r/<replica>` = "running waiting kv requests errors prompt cached output", `-` for unknown.
+answers with that status, `pt` `ct` `ot` prompt, cached and output tokens, `rt` retries, `sh` shed,
+and `r/<replica>` = "running waiting kv requests errors prompt cached output", `-` for unknown.
 """
 
 from __future__ import annotations

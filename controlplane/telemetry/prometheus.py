@@ -16,6 +16,7 @@ from django.conf import settings
 from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
 from urllib3.util.retry import Retry
 
+from controlplane.telemetry import queries
 from controlplane.telemetry.cache import FlightCache
 from controlplane.telemetry.snapshots import NoData, Window
 
@@ -48,6 +49,11 @@ class Prometheus:
     def now(self, promql: str, label: str | None = None) -> Rows | NoData:
         """Run an instant query; each row holds one value."""
         return self._cache.get((promql, "now"), lambda: self._now(promql, label))
+
+    def problem(self) -> str:
+        """Say what is wrong with Prometheus, or nothing when it answers."""
+        found = self.now(queries.UP.promql)
+        return found.reason if isinstance(found, NoData) else ""
 
     def _over(self, promql: str, label: str | None, window: Window) -> Rows | NoData:
         found = self._ask(

@@ -1,4 +1,4 @@
-"""One interface over both stores: Prometheus where it is configured and answers, else the recent one.
+"""One interface over both stores: Prometheus where it is configured and answers, else Redis.
 
 Every answer says where it comes from; when Prometheus was wanted and did not answer, it says so.
 """

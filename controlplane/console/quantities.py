@@ -1,0 +1,68 @@
+"""How figures read on screen: three significant digits, unit after a space, `—` for none. Pure."""
+
+from __future__ import annotations
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+NONE = "—"
+
+
+def seconds(value: float | None) -> str:
+    """Show a duration: `287 ms`, `1.24 s`, `3 m 20 s`, `2 h 5 m`."""
+    if value is None:
+        return NONE
+    if value < 1:
+        return f"{three(value * 1000)} ms"
+    if value < 60:
+        return f"{three(value)} s"
+    if value < 3600:
+        return f"{int(value // 60)} m {int(value % 60)} s"
+    if value < 86400:
+        return f"{int(value // 3600)} h {int(value % 3600 // 60)} m"
+    return f"{int(value // 86400)} d {int(value % 86400 // 3600)} h"
+
+
+def percent(value: float | None) -> str:
+    """Show a ratio: `63 %`, `0.4 %`."""
+    if value is None:
+        return NONE
+    scaled = value * 100
+    return f"{scaled:.0f} %" if scaled >= 10 or scaled == 0 else f"{scaled:.2g} %"
+
+
+def size(value: float | None) -> str:
+    """Show bytes: `41.2 GiB`."""
+    if value is None:
+        return NONE
+    number, unit = float(value), 0
+    while number >= 1024 and unit < len(_BINARY) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{three(number)} {_BINARY[unit]}"
+
+
+def count(value: float | None) -> str:
+    """Show a number with three significant digits, or grouped digits when whole."""
+    if value is None:
+        return NONE
+    if float(value).is_integer():
+        return f"{int(value):,}".replace(",", "\u202f")
+    return three(float(value))
+
+
+def three(value: float) -> str:
+    """Keep three significant digits, without an exponent."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def figure(value: float | None, unit: str) -> str:
+    """Show a figure of a chart in its unit."""
+    if unit == "s":
+        return seconds(value)
+    if unit == "ratio":
+        return percent(value)
+    if unit == "bytes":
+        return size(value)
+    return NONE if value is None else f"{count(value)} {unit}"

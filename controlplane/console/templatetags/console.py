@@ -1,0 +1,132 @@
+"""Status chips, quantities with their unit, and times: the one place that says how they look."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from controlplane.console import quantities
+
+register = template.Library()
+
+# Code: (label, icon, tone). Shape and word tell what colour alone must not.
+CHIPS = {
+    "healthy": ("healthy", "✓", "healthy"),
+    "ready": ("ready", "✓", "healthy"),
+    "applied": ("applied", "✓", "healthy"),
+    "current": ("current", "✓", "healthy"),
+    "active": ("active", "✓", "healthy"),
+    "ok": ("ok", "✓", "healthy"),
+    "serving": ("serving", "✓", "healthy"),
+    "pending": ("pending", "↻", "progressing"),
+    "loading": ("loading", "↻", "progressing"),
+    "warming": ("warming", "↻", "progressing"),
+    "waking": ("waking", "↻", "progressing"),
+    "behind": ("behind", "▲", "warning"),
+    "warning": ("warning", "▲", "warning"),
+    "late": ("late", "▲", "warning"),
+    "degraded": ("degraded", "▲", "warning"),
+    "unreachable": ("unreachable", "✕", "failed"),
+    "refused": ("refused", "✕", "failed"),
+    "invalid": ("invalid", "✕", "failed"),
+    "failed": ("failed", "✕", "failed"),
+    "down": ("down", "✕", "failed"),
+    "ejected": ("ejected", "✕", "failed"),
+    "halted": ("halted", "✕", "failed"),
+    "revoked": ("revoked", "✕", "stopped"),
+    "expired": ("expired", "○", "stopped"),
+    "draining": ("draining", "⤓", "paused"),
+    "paused": ("paused", "❚❚", "paused"),
+    "suspended": ("suspended", "❚❚", "paused"),
+    "sleeping": ("sleeping", "❚❚", "paused"),
+    "superseded": ("superseded", "○", "stopped"),
+    "stopped": ("stopped", "○", "stopped"),
+    "retired": ("retired", "○", "stopped"),
+    "empty": ("no replicas", "○", "stopped"),
+    "off": ("not configured", "○", "stopped"),
+    "silent": ("silent", "?", "unknown"),
+    "stale": ("stale", "?", "unknown"),
+    "never": ("never seen", "?", "unknown"),
+}
+
+
+@register.simple_tag
+def chip(code: str, label: str = "") -> SafeString:
+    """Show a status as icon, word and tone."""
+    word, icon, tone = CHIPS.get(str(code), (str(code) or "unknown", "?", "unknown"))
+    return format_html(
+        '<span class="chip {}"><span aria-hidden="true">{}</span> {}</span>',
+        tone,
+        icon,
+        label or word,
+    )
+
+
+for _show in (quantities.seconds, quantities.percent, quantities.size, quantities.count):
+    register.filter(_show.__name__, _show)
+
+
+@register.simple_tag
+def ago(moment: datetime | float | None, none: str = "never") -> SafeString | str:
+    """Show a time; the browser turns it into an age and keeps that running."""
+    if moment is None:
+        return none
+    if isinstance(moment, (int, float)):
+        moment = datetime.fromtimestamp(moment, UTC)
+    moment = moment.astimezone(UTC)
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        moment.isoformat(timespec="seconds"),
+        f"{moment:%Y-%m-%d %H:%M:%S}",
+        f"{moment:%Y-%m-%d %H:%M:%S}",
+    )
+
+
+@register.filter
+def pretty(value: Any) -> str:
+    """Show a JSON value as text."""
+    return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True, default=str)
+
+
+@register.filter
+def get(mapping: dict[Any, Any], key: Any) -> Any:
+    """Look a key up in a template."""
+    return mapping.get(key)
+
+
+@register.simple_tag(takes_context=True)
+def query(context: Any, **changes: Any) -> str:
+    """Give this page's query string with some values changed; an empty value leaves one out."""
+    values = context["request"].GET.copy()
+    for name, value in changes.items():
+        values.pop(name, None)
+        if value not in ("", None):
+            values[name] = str(value)
+    return f"?{values.urlencode()}"
+
+
+@register.filter
+def in_billions(value: float | None) -> str:
+    """Show a number of parameters: `7.62 B`, `405 B`, `22 M`."""
+    if value is None:
+        return quantities.NONE
+    if value >= 1e9:
+        return f"{quantities.three(value / 1e9)} B"
+    return f"{quantities.three(value / 1e6)} M"
+
+
+@register.filter
+def change_words(event: Any) -> str:
+    """Say in a few words what an event changed."""
+    before, after = event.before, event.after
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return "created" if before is None else "removed" if after is None else "changed"
+    names = [n for n in sorted({*before, *after}) if before.get(n) != after.get(n)]
+    if len(names) == 1 and not isinstance(after.get(names[0]), (dict, list)):
+        return f"{names[0]}: {before.get(names[0])} → {after.get(names[0])}"
+    return ", ".join(names[:4]) + (" …" if len(names) > 4 else "") or "no difference"

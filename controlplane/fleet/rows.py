@@ -1,0 +1,310 @@
+"""What pages show of pools, replicas and nodes: the database's rows beside live figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.utils import timezone
+
+from controlplane.domain.attention import PoolCounts, PoolHealth, pool_health
+from controlplane.domain.replica_states import Event, State, next_state
+from controlplane.fleet import selectors
+from controlplane.fleet.models import Agent, Node, Pool, Replica
+from controlplane.telemetry import live, recent, source
+from controlplane.telemetry.live import ReplicaNow, Reports
+from controlplane.telemetry.series import PoolSummary
+from controlplane.telemetry.snapshots import NoData
+from routing_agent.wire import Gpu
+
+UNKNOWN = ReplicaNow()
+TROUBLED = {"down": 0, "degraded": 1, "loading": 2, "empty": 3, "healthy": 4}
+STATE_ORDER = {
+    State.FAILED: 0,
+    State.EJECTED: 1,
+    State.DRAINING: 2,
+    State.LOADING: 3,
+    State.WARMING: 3,
+    State.WAKING: 3,
+    State.PENDING: 3,
+    State.READY: 4,
+    State.SLEEPING: 5,
+    State.STOPPED: 6,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRow:
+    """One pool in a list."""
+
+    pool: Pool
+    counts: PoolCounts
+    health: PoolHealth
+    figures: PoolSummary
+    kv_usage_max: float | None
+    running: int | None
+    waiting: int | None
+
+    @property
+    def slug(self) -> str:
+        """Give the pool's name."""
+        return self.pool.slug
+
+    @property
+    def expected(self) -> int:
+        """Give how many replicas should be ready."""
+        return max(self.counts.wanted, self.counts.live - self.counts.draining)
+
+
+def counts_of(pool: Pool) -> PoolCounts:
+    """Read the counts that `selectors.pools_overview` adds to a pool."""
+    return PoolCounts(
+        wanted=pool.wanted_replicas,
+        **{
+            name: getattr(pool, f"{name}_count")
+            for name in ("ready", "ejected", "draining", "starting", "failed")
+        },
+    )
+
+
+def pool_rows(pools: Iterable[Pool], reports: Reports | NoData) -> list[PoolRow]:
+    """Give pools with their live figures, troubled ones first, in one round trip to Redis."""
+    found = list(pools)
+    summaries = source.pool_summaries([p.slug for p in found])
+    figures: Mapping[str, PoolSummary] = {} if isinstance(summaries, NoData) else summaries
+    members: dict[str, list[ReplicaNow]] = {}
+    now = live.replicas(reports)
+    if not isinstance(reports, NoData):
+        pool_of = {r.replica: r.pool for report, _ in reports.values() for r in report.replicas}
+        for name, figure in now.items():
+            members.setdefault(pool_of[name], []).append(figure)
+    rows = [_pool_row(p, figures.get(p.slug), members.get(p.slug, [])) for p in found]
+    return sorted(rows, key=lambda r: (TROUBLED[r.health.code], r.slug))
+
+
+def _pool_row(pool: Pool, figures: PoolSummary | None, members: list[ReplicaNow]) -> PoolRow:
+    counts = counts_of(pool)
+    fresh = [m for m in members if m.is_fresh]
+    running = [m.running for m in fresh if m.running is not None]
+    waiting = [m.waiting for m in fresh if m.waiting is not None]
+    return PoolRow(
+        pool=pool,
+        counts=counts,
+        health=pool_health(counts),
+        figures=figures or PoolSummary(),
+        kv_usage_max=live.kv_usage_max(fresh),
+        running=sum(running) if running else None,
+        waiting=sum(waiting) if waiting else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An action on a replica: what it does, or why it is not possible now."""
+
+    name: str
+    label: str
+    effect: str = ""
+    confirm: str = ""
+    disabled: str = ""
+    danger: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRow:
+    """One replica in a list or on its page."""
+
+    replica: Replica
+    now: ReplicaNow
+    state_reason: str
+    offers: tuple[Offer, ...]
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def is_troubled(self) -> bool:
+        """Say whether it deserves attention."""
+        return self.replica.state in {State.FAILED, State.EJECTED} or bool(self.now.unhealthy)
+
+
+def replica_rows(replicas: Iterable[Replica], reports: Reports | NoData) -> list[ReplicaRow]:
+    """Give replicas with their live figures and what may be done, troubled ones first."""
+    found = list(replicas)
+    now = live.replicas(reports)
+    ready: dict[int, int] = {}
+    for replica in found:
+        ready[replica.pool_id] = ready.get(replica.pool_id, 0) + (replica.state == State.READY)
+    rows = [
+        _replica_row(r, now.get(r.public_id, UNKNOWN), ready_in_pool=ready[r.pool_id])
+        for r in found
+    ]
+    return sorted(
+        rows, key=lambda r: (STATE_ORDER.get(State(r.replica.state), 9), r.replica.public_id)
+    )
+
+
+def replica_row(replica: Replica, reports: Reports | NoData) -> ReplicaRow:
+    """Give one replica with its live figures and what may be done."""
+    ready = selectors.replicas(pool=replica.pool.slug).filter(state=State.READY).count()
+    now = live.replicas(reports).get(replica.public_id, UNKNOWN)
+    return _replica_row(replica, now, ready_in_pool=ready)
+
+
+def _replica_row(replica: Replica, now: ReplicaNow, *, ready_in_pool: int) -> ReplicaRow:
+    return ReplicaRow(
+        replica=replica,
+        now=now,
+        state_reason=replica.state_reason,
+        offers=offers(replica, now, ready_in_pool=ready_in_pool),
+    )
+
+
+def offers(replica: Replica, now: ReplicaNow, *, ready_in_pool: int) -> tuple[Offer, ...]:
+    """Say what an operator may do with a replica, with the effect, or why not now."""
+    state = State(replica.state)
+    left = ready_in_pool - (state is State.READY)
+    pool_after = f"Pool {replica.pool.slug} keeps {left} ready."
+    if left == 0:
+        pool_after = f"No replica of pool {replica.pool.slug} stays ready: its requests get 503."
+    busy = "Streams now running" if now.inflight_requests is None else _streams(now)
+    ejecting = f"Nothing new is sent to it until somebody restores it. {pool_after}"
+    draining = f"{busy} finish; nothing new comes. {pool_after}"
+    return (
+        _offer(state, Event.DRAIN, "Drain", draining, left),
+        _offer(state, Event.OUTLIER, "Eject", ejecting, left),
+        _restore(replica),
+    )
+
+
+def _streams(now: ReplicaNow) -> str:
+    n = now.inflight_requests
+    return "No request is in flight: none has to" if not n else f"{n} requests in flight"
+
+
+def _offer(state: State, event: Event, label: str, effect: str, left: int) -> Offer:
+    name = label.lower()
+    confirm = f"{label} replica"
+    if next_state(state, event) is None:
+        return Offer(name=name, label=label, disabled=f"not possible while {state.value}")
+    return Offer(name=name, label=label, effect=effect, confirm=confirm, danger=left == 0)
+
+
+def _restore(replica: Replica) -> Offer:
+    effects = {
+        State.EJECTED: "It gets traffic again, slowly at first.",
+        State.DRAINING: "The drain is called off and it gets traffic again.",
+        State.STOPPED: "It is probed again and gets traffic once it answers.",
+        State.FAILED: "It is probed again and gets traffic once it answers.",
+    }
+    effect = effects.get(State(replica.state))
+    if effect is None:
+        return Offer(name="restore", label="Restore", disabled="nothing to restore it from")
+    return Offer(name="restore", label="Restore", effect=effect, confirm="Restore replica")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One node with its agent and GPUs."""
+
+    node: Node
+    agent: Agent | None
+    status: str
+    reason: str
+    seen_at: datetime | None
+    behind_by: int
+    gpus: tuple[Gpu, ...]
+    open_connections: int | None = None
+    memory_bytes: int | None = None
+    restarted_lately: bool = False
+
+    @property
+    def is_troubled(self) -> bool:
+        """Say whether it deserves attention."""
+        return self.status in {"silent", "behind", "never"}
+
+
+def node_rows(
+    nodes: Iterable[Node], reports: Reports | NoData, *, newest_epoch: int
+) -> list[NodeRow]:
+    """Give nodes with what their agents last said, silent and late ones first."""
+    rows = [_node_row(n, reports, newest_epoch) for n in nodes]
+    order = {"silent": 0, "never": 1, "behind": 2, "draining": 3}
+    return sorted(rows, key=lambda r: (order.get(r.status, 9), r.node.name))
+
+
+def _node_row(node: Node, reports: Reports | NoData, newest_epoch: int) -> NodeRow:
+    agent: Agent | None = getattr(node, "agent", None)
+    if agent is None:
+        return NodeRow(
+            node=node,
+            agent=None,
+            status="never",
+            reason="No agent has registered on this node.",
+            seen_at=None,
+            behind_by=0,
+            gpus=declared_gpus(node),
+        )
+    report = None if isinstance(reports, NoData) else reports.get(agent.public_id)
+    seen_at = seen(agent, report[1] if report else None)
+    behind = max(0, newest_epoch - agent.applied_epoch)
+    status, reason = agent_status(agent, seen_at, behind)
+    return NodeRow(
+        node=node,
+        agent=agent,
+        status=status,
+        reason=reason,
+        seen_at=seen_at,
+        behind_by=behind,
+        gpus=report[0].node.gpus if report else declared_gpus(node),
+        open_connections=report[0].open_connections if report else None,
+        memory_bytes=report[0].memory_bytes if report else None,
+        restarted_lately=_restarted_lately(agent),
+    )
+
+
+def seen(agent: Agent, report_age_s: float | None) -> datetime | None:
+    """Give when an agent was last heard of: the newer of database and recent store."""
+    if report_age_s is None:
+        return agent.last_seen_at
+    by_report = timezone.now() - timedelta(seconds=report_age_s)
+    return max(by_report, agent.last_seen_at) if agent.last_seen_at else by_report
+
+
+def agent_status(agent: Agent, seen_at: datetime | None, behind: int) -> tuple[str, str]:
+    """Judge an agent by when it was heard and which table it runs."""
+    silence_s = (timezone.now() - seen_at).total_seconds() if seen_at else None
+    if silence_s is None:
+        return "never", "It registered and has not reported since."
+    if silence_s > settings.AGENT_SILENT_AFTER_S:
+        return "silent", (
+            "No report: it may be down or cut off. If it runs, it serves from its last table."
+        )
+    if behind:
+        return "behind", f"It runs epoch {agent.applied_epoch}, {behind} behind."
+    if agent.table_source == "disk":
+        return "current", "It started from its table on disk."
+    return ("draining", "It is shutting down.") if agent.draining else ("current", "")
+
+
+def _restarted_lately(agent: Agent) -> bool:
+    if agent.started_at is None:
+        return False
+    return timezone.now() - agent.started_at < timedelta(minutes=15)
+
+
+def declared_gpus(node: Node) -> tuple[Gpu, ...]:
+    """Give a node's GPUs as declared, without readings."""
+    return tuple(
+        Gpu(
+            index=int(gpu.get("index", i)),
+            model=str(gpu.get("model", "")),
+            memory_bytes=int(gpu.get("memory_bytes", 0)),
+        )
+        for i, gpu in enumerate(node.gpus)
+    )
+
+
+def reports() -> Reports | NoData:
+    """Give the agents' newest reports from the recent store."""
+    return recent.latest_reports()

@@ -1,0 +1,24 @@
+"""Addresses of the fleet's pages."""
+
+from django.urls import path
+
+from controlplane.fleet.views import charts, nodes, pools, replicas
+
+urlpatterns = [
+    path("pools/", pools.PoolList.as_view(), name="pools"),
+    path("pools/<slug:slug>/", pools.PoolPage.as_view(), name="pool"),
+    path("pools/<slug:slug>/edit/", pools.PoolEdit.as_view(), name="pool-edit"),
+    path("live/pools/<slug:slug>/<slug:chart>.json", charts.PoolChart.as_view(), name="pool-chart"),
+    path("replicas/<slug:replica_id>/", replicas.ReplicaPage.as_view(), name="replica"),
+    path("replicas/<slug:replica_id>/drain/", replicas.DrainReplica.as_view(), name="drain"),
+    path("replicas/<slug:replica_id>/eject/", replicas.EjectReplica.as_view(), name="eject"),
+    path("replicas/<slug:replica_id>/restore/", replicas.RestoreReplica.as_view(), name="restore"),
+    path(
+        "live/replicas/<slug:replica_id>/<slug:chart>.json",
+        charts.ReplicaChart.as_view(),
+        name="replica-chart",
+    ),
+    path("nodes/", nodes.NodeList.as_view(), name="nodes"),
+    path("nodes/<slug:name>/", nodes.NodePage.as_view(), name="node"),
+    path("live/nodes/<slug:name>/<slug:chart>.json", charts.NodeChart.as_view(), name="node-chart"),
+]

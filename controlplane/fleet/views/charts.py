@@ -1,0 +1,188 @@
+"""Charts of pools, replicas and nodes: what each shows, its data, its first figure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+
+from controlplane.audit.models import AuditEvent
+from controlplane.console import charts, preferences
+from controlplane.console.charts import Chart
+from controlplane.console.mixins import RoleRequired
+from controlplane.fleet import selectors
+from controlplane.telemetry import figures, source
+from controlplane.telemetry.cache import FlightCache
+from controlplane.telemetry.figures import Mark, Target
+from controlplane.telemetry.payloads import payload
+from controlplane.telemetry.snapshots import NoData, SeriesSet, Window, window
+
+POOL_CHARTS = {
+    "ttft": "Time to first token",
+    "requests": "Requests by outcome",
+    "queue-wait": "Queue wait",
+    "kv": "KV cache usage",
+    "tpot": "Time per output token",
+    "load": "Running and waiting",
+    "tokens": "Tokens",
+    "e2e": "End to end",
+}
+REPLICA_CHARTS = {
+    "requests": "Requests and errors",
+    "load": "Running and waiting",
+    "kv": "KV cache usage",
+    "tokens": "Tokens",
+}
+NODE_CHARTS = {
+    "utilization": "GPU utilisation",
+    "memory": "GPU memory used",
+    "temperature": "GPU temperature",
+}
+GPU_FIGURES = {
+    "utilization": "utilization",
+    "memory": "memory_used_bytes",
+    "temperature": "temperature_celsius",
+}
+# The default objectives (docs/architecture.md): P99 of TTFT and of time per output token.
+TARGETS = {
+    "ttft": (Target(value=0.3, label="P99 objective 300 ms"),),
+    "tpot": (Target(value=0.0333, label="P99 objective 33.3 ms"),),
+}
+MARKED = ("pool.update", "replica.drain", "replica.eject", "replica.restore", "replica.register")
+
+_bodies = FlightCache(max_entries=512, ttl_s=2.0)
+
+
+def pool_payload(pool: str, chart: str, wanted: Window) -> dict[str, Any]:
+    """Build one chart of a pool, with marks where its replicas or policy were changed."""
+    return payload(
+        POOL_CHARTS[chart],
+        source.pool_chart(pool, chart, wanted),
+        revision=f"{pool}/{chart}/{wanted.steps}",
+        targets=TARGETS.get(chart, ()),
+        marks=marks(pool, wanted),
+    )
+
+
+def replica_payload(pool: str, replica: str, chart: str, wanted: Window) -> dict[str, Any]:
+    """Build one chart of a replica."""
+    return payload(
+        REPLICA_CHARTS[chart],
+        source.replica_chart(pool, replica, chart, wanted),
+        revision=f"{replica}/{chart}/{wanted.steps}",
+    )
+
+
+def node_payload(agent: str, chart: str, wanted: Window) -> dict[str, Any]:
+    """Build one GPU chart of a node."""
+    data: SeriesSet | NoData = source.gpu_chart(agent, GPU_FIGURES[chart], wanted)
+    return payload(NODE_CHARTS[chart], data, revision=f"{agent}/{chart}/{wanted.steps}")
+
+
+def marks(pool: str, wanted: Window) -> list[Mark]:
+    """Give what operators and loops changed in a pool within a window, at most twelve."""
+    members = selectors.replicas(pool=pool).values_list("public_id", flat=True)
+    since = datetime.fromtimestamp(wanted.start_s, UTC)
+    events = AuditEvent.objects.filter(
+        at__gte=since, verb__in=MARKED, target__in=[pool, *members]
+    ).values_list("at", "verb", "target", "actor")[:12]
+    return [Mark(at=at, text=f"{verb} {target} by {actor}") for at, verb, target, actor in events]
+
+
+def embedded(
+    titles: dict[str, str], address: Callable[[str], str], build: Callable[[str], dict[str, Any]]
+) -> list[Chart]:
+    """Give charts with their first figures, so that the first paint needs no further request."""
+    return [
+        Chart(id=name, title=title, url=address(name), payload=build(name))
+        for name, title in titles.items()
+    ]
+
+
+def pool_charts(pool: str, window_name: str) -> list[Chart]:
+    """Give all charts of a pool's page."""
+    wanted = window(window_name, time.time())
+    return embedded(
+        POOL_CHARTS,
+        lambda c: reverse("pool-chart", args=[pool, c]) + f"?window={window_name}",
+        lambda c: pool_payload(pool, c, wanted),
+    )
+
+
+def replica_charts(pool: str, replica: str, window_name: str) -> list[Chart]:
+    """Give all charts of a replica's page."""
+    wanted = window(window_name, time.time())
+    return embedded(
+        REPLICA_CHARTS,
+        lambda c: reverse("replica-chart", args=[replica, c]) + f"?window={window_name}",
+        lambda c: replica_payload(pool, replica, c, wanted),
+    )
+
+
+def node_charts(node: str, agent: str, window_name: str) -> list[Chart]:
+    """Give the GPU charts of a node's page."""
+    wanted = window(window_name, time.time())
+    return embedded(
+        NODE_CHARTS,
+        lambda c: reverse("node-chart", args=[node, c]) + f"?window={window_name}",
+        lambda c: node_payload(agent, c, wanted),
+    )
+
+
+class ChartView(RoleRequired):
+    """Answers with one chart's figure, or 304 when the browser draws it already."""
+
+    known: Sequence[str] = ()
+
+    def get(self, request: HttpRequest, **address: str) -> HttpResponse:
+        """Build the figure once for all who ask within two seconds."""
+        if address["chart"] not in self.known:
+            raise Http404("There is no such chart.")
+        wanted = window(preferences.read(request).window, time.time())
+        key = (type(self).__name__, *address.values(), wanted.end_s, wanted.steps)
+        body = _bodies.get(key, lambda: figures.encode(self.build(wanted, **address)))
+        return charts.answer(request, body)
+
+    def build(self, wanted: Window, **address: str) -> dict[str, Any]:
+        """Build the payload of one chart."""
+        raise NotImplementedError
+
+
+class PoolChart(ChartView):
+    """One chart of a pool."""
+
+    known = tuple(POOL_CHARTS)
+
+    def build(self, wanted: Window, **address: str) -> dict[str, Any]:
+        """Build it for a pool that exists."""
+        selectors.pool(address["slug"])
+        return pool_payload(address["slug"], address["chart"], wanted)
+
+
+class ReplicaChart(ChartView):
+    """One chart of a replica."""
+
+    known = tuple(REPLICA_CHARTS)
+
+    def build(self, wanted: Window, **address: str) -> dict[str, Any]:
+        """Build it for a replica that exists."""
+        replica = selectors.replica(address["replica_id"])
+        return replica_payload(replica.pool.slug, replica.public_id, address["chart"], wanted)
+
+
+class NodeChart(ChartView):
+    """One GPU chart of a node."""
+
+    known = tuple(NODE_CHARTS)
+
+    def build(self, wanted: Window, **address: str) -> dict[str, Any]:
+        """Build it for a node that exists; without an agent there are no readings."""
+        node = selectors.node(address["name"])
+        agent = getattr(node, "agent", None)
+        if agent is None:
+            return charts.absent("No agent has registered on this node: nobody reads its GPUs.")
+        return node_payload(agent.public_id, address["chart"], wanted)

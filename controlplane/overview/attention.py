@@ -1,0 +1,193 @@
+"""Gathers what needs attention across the control plane; the rules for it are in `domain`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.utils import timezone
+
+from controlplane import readiness
+from controlplane.domain.attention import PoolCounts, Problem, Severity, in_order, pool_problem
+from controlplane.domain.replica_states import State
+from controlplane.fleet import rows, selectors
+from controlplane.fleet.models import Agent, Pool, Replica
+from controlplane.routing import selectors as routing
+from controlplane.routing.models import LoopRun, Publication, RoutingEpoch
+from controlplane.telemetry.live import Reports
+from controlplane.telemetry.prometheus import prometheus
+from controlplane.telemetry.snapshots import NoData
+
+LATE_FACTOR = 3  # a loop is late after this many intervals without a run
+LATE_LEAST_S = 20.0
+SLOW_START_LIMIT_S = 600.0  # a replica that starts for longer than this is stuck
+
+
+def problems(pools: list[Pool], reports: Reports | NoData) -> list[Problem]:
+    """Give everything that needs a person, the worst first."""
+    publication = routing.publication()
+    found = [
+        *pool_problems(pools),
+        *replica_problems(),
+        *agent_problems(publication.epoch, reports),
+        *publication_problems(publication),
+        *machinery_problems(reports),
+    ]
+    return in_order(found)
+
+
+def pool_problems(pools: list[Pool]) -> list[Problem]:
+    """Give pools that do not serve as they should, each with when its newest trouble began."""
+    since: dict[int, datetime] = {}
+    troubled = Replica.objects.filter(state__in=[State.EJECTED, State.FAILED])
+    for pool_id, at in troubled.values_list("pool_id", "state_since"):
+        since[pool_id] = min(at, since.get(pool_id, at))
+    found = [pool_problem(p.slug, counts(p), since.get(p.pk)) for p in pools]
+    return [p for p in found if p is not None]
+
+
+def counts(pool: Pool) -> PoolCounts:
+    """Read a pool's counts."""
+    return rows.counts_of(pool)
+
+
+def replica_problems() -> list[Problem]:
+    """Give replicas that are out or do not come up."""
+    return [
+        _replica_problem(r)
+        for r in selectors.replicas().filter(
+            state__in=[State.FAILED, State.EJECTED, State.LOADING, State.WARMING, State.WAKING]
+        )
+        if r.state in {State.FAILED, State.EJECTED} or _is_stuck(r)
+    ]
+
+
+def _is_stuck(replica: Replica) -> bool:
+    return (timezone.now() - replica.state_since).total_seconds() > SLOW_START_LIMIT_S
+
+
+def _replica_problem(replica: Replica) -> Problem:
+    remedy = "It returns by itself once probes are good."
+    if replica.state == State.FAILED:
+        remedy = "Start its engine again, then restore it."
+    elif replica.state == State.EJECTED and replica.ejected_by_operator:
+        remedy = "An operator took it out: restore it when it is fit."
+    elif replica.state != State.EJECTED:
+        remedy = "Look at the engine's log: it should be up by now."
+    return Problem(
+        severity=Severity.FAILED if replica.state == State.FAILED else Severity.WARNING,
+        what=f"Replica {replica.public_id} of {replica.pool.slug} is {replica.state}",
+        why=replica.state_reason,
+        remedy=remedy,
+        since=replica.state_since,
+        target=("replica", replica.public_id),
+    )
+
+
+def agent_problems(newest_epoch: int, reports: Reports | NoData) -> list[Problem]:
+    """Give agents that are silent, or run an older table."""
+    lags = routing.delivery_lag()
+    found = [_agent_problem(a, newest_epoch, reports, lags) for a in selectors.agents()]
+    return [p for p in found if p is not None]
+
+
+def _agent_problem(
+    agent: Agent, newest_epoch: int, reports: Reports | NoData, lags: dict[str, float | None]
+) -> Problem | None:
+    report = None if isinstance(reports, NoData) else reports.get(agent.public_id)
+    seen_at = rows.seen(agent, report[1] if report else None)
+    status, reason = rows.agent_status(agent, seen_at, newest_epoch - agent.applied_epoch)
+    if status in {"silent", "never"}:
+        return Problem(
+            severity=Severity.FAILED,
+            what=f"Agent on {agent.node.name} is silent",
+            why=reason,
+            remedy="Look at its process and at the network between it and here.",
+            since=seen_at or agent.registered_at,
+            target=("node", agent.node.name),
+        )
+    if status == "behind" and (lags.get(agent.public_id) or 0) > LATE_LEAST_S / 4:
+        return Problem(
+            severity=Severity.WARNING,
+            what=f"Agent on {agent.node.name} runs an older table",
+            why=reason,
+            remedy="It pulls by itself; Routing shows what its deliveries say.",
+            target=("routing", ""),
+        )
+    return None
+
+
+def publication_problems(publication: Publication) -> list[Problem]:
+    """Give a halt of publishing, and rows the compiler had to leave out."""
+    found = []
+    if publication.halted_reason:
+        found.append(
+            Problem(
+                severity=Severity.FAILED,
+                what="Publishing has stopped: changes do not reach the agents",
+                why=publication.halted_reason,
+                remedy="If this database is the right one: manage.py adopt --reason …",
+                since=publication.halted_at,
+                target=("routing", ""),
+            )
+        )
+    newest = RoutingEpoch.objects.filter(epoch=publication.epoch).only("left_out", "epoch").first()
+    for row in (newest.left_out if newest else [])[:5]:
+        found.append(
+            Problem(
+                severity=Severity.WARNING,
+                what=f"{row.get('object', 'A row')} is left out of the routing table",
+                why=str(row.get("problem", "")),
+                remedy="Correct it; the next table will have it.",
+                target=("epoch", str(publication.epoch)),
+            )
+        )
+    return found
+
+
+def machinery_problems(reports: Reports | NoData) -> list[Problem]:
+    """Give parts of the control plane that are down or late."""
+    found = []
+    fault = readiness.broker_fault() or (reports.reason if isinstance(reports, NoData) else "")
+    if fault:
+        found.append(
+            Problem(
+                severity=Severity.FAILED,
+                what="Redis is down: no live figures, background work waits",
+                why=fault,
+                remedy="Start Redis. Traffic goes on; changes are stored and delivered later.",
+                target=("system", ""),
+            )
+        )
+    found += [p for p in map(_loop_problem, LoopRun.objects.all()) if p is not None]
+    client = prometheus()
+    if client is not None and (missing := client.problem()):
+        found.append(
+            Problem(
+                severity=Severity.WARNING,
+                what="Prometheus is missing: charts use the recent store, one hour back",
+                why=missing,
+                remedy="Check PROMETHEUS_URL and the Prometheus server.",
+                target=("system", ""),
+            )
+        )
+    return found
+
+
+def lateness_s(run: LoopRun) -> float | None:
+    """Give how long a loop has not run beyond what is normal; None when it is in time."""
+    age_s = (timezone.now() - run.started_at).total_seconds()
+    limit_s = max(LATE_FACTOR * run.interval_s, LATE_LEAST_S)
+    return age_s if age_s > limit_s else None
+
+
+def _loop_problem(run: LoopRun) -> Problem | None:
+    if lateness_s(run) is None:
+        return None
+    return Problem(
+        severity=Severity.WARNING,
+        what=f"Control loop {run.name} is late",
+        why=f"It should run every {run.interval_s:g} s.",
+        remedy="Look at beat and worker: both must run for loops to run.",
+        since=run.started_at,
+        target=("system", ""),
+    )

@@ -1,0 +1,90 @@
+"""One search box over everything that has a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import Q
+from django.urls import reverse
+
+from controlplane.catalog.models import ModelVersion
+from controlplane.fleet.models import Node, Pool, Replica
+from controlplane.routing.models import RoutingEpoch
+from controlplane.tenants.models import Tenant
+
+EACH = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One thing found and where it is."""
+
+    kind: str
+    name: str
+    detail: str
+    url: str
+
+
+def search(text: str) -> list[Hit]:
+    """Find pools, replicas, nodes, versions, tenants and epochs; at most six of each."""
+    text = text.strip()
+    if not text:
+        return []
+    return [
+        *_pools(text),
+        *_replicas(text),
+        *_nodes(text),
+        *_versions(text),
+        *_tenants(text),
+        *_epochs(text),
+    ]
+
+
+def _pools(text: str) -> list[Hit]:
+    found = Pool.objects.filter(
+        Q(slug__icontains=text) | Q(model_version__model__name__icontains=text)
+    ).select_related("model_version__model")
+    return [_hit("pool", p.slug, p.model_version.model.name, p.slug) for p in found[:EACH]]
+
+
+def _replicas(text: str) -> list[Hit]:
+    found = Replica.objects.filter(
+        Q(public_id__icontains=text) | Q(url__icontains=text)
+    ).select_related("pool")
+    return [
+        _hit("replica", r.public_id, f"{r.pool.slug}, {r.state}", r.public_id)
+        for r in found[:EACH]
+    ]
+
+
+def _nodes(text: str) -> list[Hit]:
+    found = Node.objects.filter(Q(name__icontains=text) | Q(hostname__icontains=text))
+    return [_hit("node", n.name, n.zone, n.name) for n in found[:EACH]]
+
+
+def _versions(text: str) -> list[Hit]:
+    found = ModelVersion.objects.filter(
+        Q(name__icontains=text) | Q(model__name__icontains=text)
+    ).select_related("model")
+    address = reverse("versions")
+    return [
+        Hit("version", f"{v.model.name} {v.name}", v.engine, f"{address}?q={v.model.name}")
+        for v in found[:EACH]
+    ]
+
+
+def _tenants(text: str) -> list[Hit]:
+    found = Tenant.objects.filter(Q(slug__icontains=text) | Q(name__icontains=text))
+    return [_hit("tenant", t.slug, t.name, t.slug) for t in found[:EACH]]
+
+
+def _epochs(text: str) -> list[Hit]:
+    if not text.isdigit() or len(text) > 15:
+        return []
+    found = RoutingEpoch.objects.filter(epoch=int(text)).defer("table")
+    return [_hit("epoch", str(e.epoch), f"{e.created_at:%Y-%m-%d %H:%M}", e.epoch) for e in found]
+
+
+def _hit(kind: str, name: str, detail: str, key: object) -> Hit:
+    """Give a hit whose page is named after its kind."""
+    return Hit(kind, name, detail, reverse(kind, args=[key]))

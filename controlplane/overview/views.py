@@ -1,0 +1,182 @@
+"""Pages that look across apps: overview, system, search, profile."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import django
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+
+from controlplane import readiness, wake
+from controlplane.audit.selectors import fleet_revision
+from controlplane.console import preferences
+from controlplane.console.mixins import Page, RoleRequired, fragment
+from controlplane.domain.attention import Problem
+from controlplane.fleet import rows, selectors
+from controlplane.overview import attention
+from controlplane.overview.search import search
+from controlplane.routing import selectors as routing
+from controlplane.routing.models import LoopRun
+from controlplane.telemetry import recent
+from controlplane.telemetry.cache import FlightCache
+from controlplane.telemetry.prometheus import prometheus
+from controlplane.telemetry.snapshots import NoData
+
+# Every open page asks for the number of problems: one look serves all for two seconds.
+_problems = FlightCache(max_entries=1, ttl_s=2.0)
+
+
+def linked(problem: Problem) -> dict[str, Any]:
+    """Give a problem with the address of the page that shows more."""
+    kind, name = problem.target
+    url = reverse(kind, args=[name] if name else []) if kind else ""
+    return {"problem": problem, "url": url}
+
+
+class Overview(Page):
+    """Is anything wrong, and where: attention list, pools, the control plane itself."""
+
+    template_name = "overview/overview.html"
+    fragment_name = "overview/_overview.html"
+    nav_name = "overview"
+    title = "Overview"
+    api_path = "/api/v1/system/"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """Gather all of it with a constant number of queries."""
+        reports = rows.reports()
+        pools = list(selectors.pools_overview())
+        problems = attention.problems(pools, reports)
+        publication = routing.publication()
+        agents = list(selectors.agents())
+        behind = routing.agents_behind()
+        return super().get_context_data(
+            problems=[linked(p) for p in problems],
+            rows=rows.pool_rows(pools, reports),
+            reports=reports,
+            publication=publication,
+            agents=agents,
+            agents_behind=behind,
+            agents_current=len(agents) - len(behind),
+            newest_report_age_s=newest_age_s(reports),
+            loops_late=[r.name for r in LoopRun.objects.all() if attention.lateness_s(r)],
+            prometheus=prometheus_state(),
+            **kwargs,
+        )
+
+
+def newest_age_s(reports: Any) -> float | None:
+    """Give the age of the newest report; None without any."""
+    return (
+        None if isinstance(reports, NoData) else min((a for _, a in reports.values()), default=None)
+    )
+
+
+def prometheus_state() -> dict[str, Any]:
+    """Say whether Prometheus is configured and answers, and since when it last did."""
+    client = prometheus()
+    if client is None:
+        return {"status": "off", "reason": "Set PROMETHEUS_URL to keep more than an hour."}
+    missing = client.problem()
+    return {
+        "status": "down" if missing else "ok",
+        "reason": missing,
+        "answered_at": client.answered_at,
+        "url": client.url,
+    }
+
+
+class AttentionCount(RoleRequired):
+    """How many problems there are: for the menu, the tab's title and its icon."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """Answer with the number, or 204 when the reader has it."""
+
+        def look() -> int:
+            return len(attention.problems(list(selectors.pools_overview()), rows.reports()))
+
+        return fragment(request, "overview/_count.html", {"count": _problems.get("n", look)})
+
+
+class System(Page):
+    """Is the control plane itself healthy?"""
+
+    template_name = "overview/system.html"
+    fragment_name = "overview/_system.html"
+    nav_name = "system"
+    title = "System"
+    api_path = "/api/v1/system/"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """Look at database, Redis, Prometheus, loops and this process."""
+        ready = readiness.look()
+        publication = routing.publication()
+        revision = fleet_revision()
+        return super().get_context_data(
+            ready=ready,
+            loops=[(run, attention.lateness_s(run)) for run in LoopRun.objects.order_by("name")],
+            broker=wake.health,
+            store_problem=recent.store().problem(),
+            newest_report_age_s=newest_age_s(rows.reports()),
+            prometheus=prometheus_state(),
+            publication=publication,
+            revision=revision,
+            unpublished=max(0, revision - publication.published_revision),
+            agents=[
+                (a, *rows.agent_status(a, a.last_seen_at, publication.epoch - a.applied_epoch))
+                for a in selectors.agents()
+            ],
+            versions=versions(),
+            **kwargs,
+        )
+
+
+def versions() -> list[tuple[str, str]]:
+    """Give what this process runs on."""
+    return [
+        ("Python", platform.python_version()),
+        ("Django", django.get_version()),
+        ("Database", settings.DATABASES["default"]["ENGINE"].rsplit(".", 1)[-1]),
+    ]
+
+
+class Search(RoleRequired):
+    """Take me there."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """Answer with links; a single hit of a plain request is opened."""
+        text = request.GET.get("q", "")[:200]
+        hits = search(text)
+        context = {"hits": hits, "search_text": text, "title": "Search", "nav_name": ""}
+        if getattr(request, "htmx", False):
+            return render(request, "overview/_hits.html", context)
+        if len(hits) == 1:
+            return redirect(hits[0].url)
+        return render(request, "overview/search.html", context)
+
+
+class Profile(RoleRequired):
+    """What this browser shows: theme, density, shortcuts."""
+
+    choices = {
+        "theme": preferences.THEMES,
+        "density": preferences.DENSITIES,
+        "shortcuts": ("on", "off"),
+    }
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        """Show the choices."""
+        context = {"title": "Profile", "nav_name": "", "choices": self.choices}
+        return render(request, "overview/profile.html", context)
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """Keep them in this browser."""
+        response = redirect("profile")
+        for name, allowed in self.choices.items():
+            if request.POST.get(name) in allowed:
+                preferences.remember(response, name, request.POST[name])
+        return response
