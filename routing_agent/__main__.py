@@ -39,6 +39,9 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"serve": serve, "agent": 
 
 def simulation_command(name: str, words: Sequence[str]) -> int:
     """Run a command of the simulation."""
+    from routing_agent import log
+
+    log.configure()
     module = import_module(SIMULATION[name][0])
     parser = argparse.ArgumentParser(prog=f"python -m routing_agent {name}", allow_abbrev=False)
     module.add_arguments(parser)

@@ -24,6 +24,7 @@ log = structlog.get_logger()
 
 DEFAULT_RATE = 1.5  # requests a second: a small machine that runs everything else too stays idle
 REQUEST_LIMIT_S = 120.0
+ALIVE_EVERY_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--embedding-model", default="", help="instead of the key file's")
     parser.add_argument("--seed", type=int, default=None, help="repeat the same clients")
     parser.add_argument("--think-factor", type=float, default=1.0, help="on the time between turns")
+    parser.add_argument("--alive-file", type=Path, help="touched every few seconds")
     parser.add_argument("--max-in-flight", type=int, default=64, help="requests open at once")
     parser.add_argument(
         "--report-every", type=float, default=60.0, help="seconds between log lines"
@@ -108,6 +110,8 @@ class Traffic:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._report_regularly(), name="report")
+            if self._args.alive_file is not None:
+                tasks.create_task(self._show_life(self._args.alive_file), name="alive")
             started_at = asyncio.get_running_loop().time()
             while True:
                 now = asyncio.get_running_loop().time() - started_at
@@ -180,6 +184,11 @@ class Traffic:
             await asyncio.sleep(self._args.report_every)
             self._report()
             self._refresh_keys()
+
+    async def _show_life(self, path: Path) -> None:
+        while True:
+            path.touch(mode=0o600)
+            await asyncio.sleep(ALIVE_EVERY_S)
 
     def _report(self) -> None:
         waits = sorted(self._first_byte_s)

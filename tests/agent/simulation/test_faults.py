@@ -124,7 +124,7 @@ def test_null_turns_a_plain_switch_off() -> None:
 async def start_process(*options: str) -> tuple[asyncio.subprocess.Process, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "routing_agent", "simulate-engine", "--port", "0", "--model", "m",
-        *options, stdout=asyncio.subprocess.PIPE,
+        *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()

@@ -74,7 +74,7 @@ async def stub(
 def options(**changes: Any) -> argparse.Namespace:
     settings = {
         "rate": 100.0, "seed": 7, "max_in_flight": 64, "report_every": 60.0,
-        "think_factor": 0.001, "key_file": Path("unused"), "model": "", "embedding_model": "",
+        "think_factor": 0.001, "alive_file": None, "key_file": Path("unused"), "model": "", "embedding_model": "",
     }  # fmt: skip
     return argparse.Namespace(**(settings | changes))
 
@@ -219,12 +219,14 @@ async def test_the_program_reports_each_interval_without_keys_and_ends_on_sigter
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "routing_agent", "sample-traffic", "--targets", str(target),
             "--key-file", str(path), "--rate", "50", "--report-every", "0.5",
-            stdout=asyncio.subprocess.PIPE,
+            "--alive-file", str(tmp_path / "alive"),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
+    assert (tmp_path / "alive").exists()
     assert "sample_traffic" in line
     assert "200" in line
     assert "secret" not in line
