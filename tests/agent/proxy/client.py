@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LIMIT_S = 15.0
+OPEN: list[RawClient] = []
 
 
 @dataclass
@@ -65,7 +67,19 @@ class RawClient:
 
     @classmethod
     async def open(cls, port: int) -> RawClient:
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=64 * 1024 * 1024))
+        client = cls(*await asyncio.open_connection("127.0.0.1", port, limit=64 * 1024 * 1024))
+        OPEN.append(client)
+        return client
+
+    @staticmethod
+    async def close_all() -> None:
+        """Close every client of this test."""
+        for client in OPEN:
+            client.writer.close()
+        for client in OPEN:
+            with contextlib.suppress(ConnectionError):
+                await client.writer.wait_closed()
+        OPEN.clear()
 
     def write(self, data: bytes) -> None:
         self.writer.write(data)

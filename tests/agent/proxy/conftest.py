@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+import uvloop
 from msgspec.structs import replace
 
 from routing_agent import wire
 from routing_agent.core.fleet import Fleet
 from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.proxy.server import Proxy
-from tests.agent.proxy.client import Reply, ask
+from tests.agent.proxy.client import RawClient, Reply, ask
 from tests.fakes.engine import FakeEngine, Script, obliging
 
 
@@ -105,9 +106,15 @@ class Rig:
         await until(lambda: self.proxy.running_requests == 0)
         self.assert_nothing_is_left()
         await self.proxy.close()
+        await RawClient.close_all()
         for engine in self.engines:
             await engine.stop()
         await until(lambda: self.proxy.open_connections == 0)
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run on the product's event loop."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
