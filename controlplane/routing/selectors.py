@@ -62,8 +62,17 @@ def current_epoch() -> int:
 
 
 def newest_table(of: Publication) -> RoutingEpoch | None:
-    """Give the table of the publication's epoch; None before the first, or just after `adopt`."""
-    return RoutingEpoch.objects.filter(epoch=of.epoch).first()
+    """Give the table of the publication's epoch; None before the first, or just after `adopt`.
+
+    Its bytes are read only when asked for: most callers want number and digest.
+    """
+    return RoutingEpoch.objects.defer("table").filter(epoch=of.epoch).first()
+
+
+def covered_revision(epoch: int, digest: str) -> int:
+    """Give the fleet revision that our table of this number and content covers; 0 if it is none."""
+    rows = RoutingEpoch.objects.filter(epoch=epoch, digest=digest)
+    return rows.values_list("fleet_revision", flat=True).first() or 0
 
 
 def fleet_revision() -> int:

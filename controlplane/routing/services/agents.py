@@ -18,7 +18,7 @@ from controlplane.domain.errors import Invalid, Unauthorized, Unavailable
 from controlplane.domain.urls import checked_origin
 from controlplane.fleet.models import Agent, Node, RegistrationToken
 from controlplane.routing import selectors, signing
-from controlplane.routing.models import Delivery, RoutingEpoch
+from controlplane.routing.models import Delivery, Publication, RoutingEpoch
 from controlplane.routing.services.halting import note_running, refuse_if_halted
 from controlplane.telemetry import recent
 from controlplane.wake import waker
@@ -141,17 +141,12 @@ def book_report(
             f"The token belongs to agent {agent.public_id}, the report to {report.agent!r}.",
             code="wrong_agent",
         )
+    current = selectors.publication()
     if not _is_overtaken(agent, report):
-        note_running(
-            agent=agent.node.name,
-            lineage=report.lineage,
-            epoch=report.epoch,
-            digest=report.digest,
-        )
-        _book_agent(agent, report)
+        note_running(current, agent.node.name, report)
+        _book_agent(agent, report, current)
         _book_node(agent.node, report.node)
         _keep_recent(report)
-    current = selectors.publication()
     return wire.ReportReply(
         server_time=time.time(),
         lineage=current.lineage,
@@ -183,16 +178,19 @@ def _moment(seconds: float) -> datetime | None:
         return None
 
 
-def _book_agent(agent: Agent, report: wire.Report) -> None:
+def _book_agent(agent: Agent, report: wire.Report, current: Publication) -> None:
     """Write the agent's row when something changed, else every few seconds."""
     now = timezone.now()
+    is_ours = report.lineage == current.lineage
     state: dict[str, Any] = {
         "started_at": _moment(report.started_at),
         "agent_version": report.agent_version[:40],
         "reported_lineage": report.lineage[:36],
         "applied_epoch": report.epoch,
         "applied_digest": report.digest[:64],
-        "applied_revision": _covered_revision(report),
+        "applied_revision": (
+            selectors.covered_revision(report.epoch, report.digest) if is_ours else 0
+        ),
         "table_source": report.table_source,
         "draining": report.draining,
     }
@@ -206,14 +204,6 @@ def _book_agent(agent: Agent, report: wire.Report) -> None:
         )
     if is_changed and state["applied_epoch"] != agent.applied_epoch:
         _close_delivery(agent, report)
-
-
-def _covered_revision(report: wire.Report) -> int:
-    """Give the fleet revision an agent's table covers; 0 for a table that is not ours."""
-    rows = RoutingEpoch.objects.filter(epoch=report.epoch, digest=report.digest)
-    if report.lineage != selectors.publication().lineage:
-        return 0
-    return rows.values_list("fleet_revision", flat=True).first() or 0
 
 
 def _close_delivery(agent: Agent, report: wire.Report) -> None:

@@ -91,19 +91,15 @@ def _receipt(answer: AgentAnswer) -> wire.TableReceipt:
 
 def book_receipt(agent: Agent, table: RoutingEpoch, receipt: wire.TableReceipt) -> tuple[str, str]:
     """Book what an agent says it runs after a push; give the delivery's outcome and detail."""
-    note_running(
-        agent=agent.node.name,
-        lineage=receipt.lineage,
-        epoch=receipt.epoch,
-        digest=receipt.digest,
-    )
+    current = selectors.publication()
+    note_running(current, agent.node.name, receipt)
     match receipt.outcome:
         case "applied" | "already_there":
             _book_applied(agent, table, receipt)
             return Delivery.Outcome.APPLIED, ""
         case "invalid":
             return Delivery.Outcome.INVALID, receipt.detail
-        case "refused_older" if table.epoch < receipt.epoch <= selectors.current_epoch():
+        case "refused_older" if table.epoch < receipt.epoch <= current.epoch:
             return Delivery.Outcome.SUPERSEDED, receipt.detail  # a newer push was quicker
         case _:
             return Delivery.Outcome.REFUSED, receipt.detail

@@ -7,6 +7,8 @@ theirs, so going on would number new tables like old ones. An operator looks, th
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import structlog
 from django.db import transaction
 from django.utils import timezone
@@ -20,17 +22,41 @@ log = structlog.get_logger(__name__)
 LOOP = Actor("routing", "loop")
 
 
-def note_running(*, agent: str, lineage: str, epoch: int, digest: str) -> None:
-    """Compare what an agent runs with what we published last, and halt if it knows more than we."""
-    current = selectors.publication()
-    if lineage != current.lineage or epoch < current.epoch or epoch == 0:
+class Running(Protocol):
+    """What a report and a receipt both say: the table the agent runs now."""
+
+    @property
+    def lineage(self) -> str:
+        """Of the database that published it."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Its number; 0 = no table."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Of its content."""
+        ...
+
+
+def note_running(current: Publication, agent: str, running: Running) -> None:
+    """Compare what an agent runs with what we published last, and halt if it knows more than we.
+
+    Args:
+        current: read after the agent spoke, else a table published meanwhile would look like news.
+    """
+    epoch = running.epoch
+    if running.lineage != current.lineage or epoch < current.epoch or epoch == 0:
         return
     if epoch > current.epoch:
         _halt(f"agent {agent} runs epoch {epoch}, newer than ours ({current.epoch})", epoch)
-        return
-    newest = selectors.newest_table(current)
-    if newest is not None and newest.digest != digest:
+    elif not selectors.covered_revision(epoch, running.digest):
         _halt(f"agent {agent} runs another table under our newest epoch, {epoch}", epoch)
+    else:
+        return
+    current.refresh_from_db()
 
 
 @transaction.atomic

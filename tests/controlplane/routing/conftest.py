@@ -1,0 +1,130 @@
+"""A signing key of the test's own, fake agents, a real Redis, and several workers at once."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.db import connection
+
+from controlplane import wake
+from controlplane.fleet import services as fleet
+from controlplane.fleet.models import Node
+from controlplane.routing import services, signing
+from controlplane.telemetry import recent
+from tests.factories import WHY
+from tests.fakes.agent import FakeAgent
+
+
+@pytest.fixture(autouse=True)
+def _own_key_and_fresh_circuits(settings: Any, tmp_path: Path) -> Iterator[None]:
+    settings.SIGNING_KEY_FILE = tmp_path / "signing-key.pem"
+    settings.PUBLISH_DEBOUNCE_S = 0.001
+    signing.make_key_file(settings.SIGNING_KEY_FILE)
+    wake.health.open_until = 0.0
+    recent._store = None
+    yield
+    recent._store = None
+    wake._drop_connections()
+
+
+@pytest.fixture
+def fake_agent(db: None) -> Iterator[Callable[..., FakeAgent]]:
+    """Start and register agents by name."""
+    with ExitStack() as stack:
+
+        def start(name: str = "node-1") -> FakeAgent:
+            fake = stack.enter_context(FakeAgent(name).running())
+            register(fake)
+            return fake
+
+        yield start
+
+
+def register(fake: FakeAgent) -> None:
+    """Register an agent, for the first time or again."""
+    if not Node.objects.filter(name=fake.name).exists():
+        fleet.create_node(name=fake.name, **WHY)
+    _, token = fleet.issue_registration_token(node=fake.name, **WHY)
+    fake.accept(services.register_agent(request=fake.register_request(token)))
+
+
+def deliver_all(*fakes: FakeAgent) -> None:
+    """Do what the delivery tasks of the newest epoch do."""
+    from controlplane.fleet.models import Agent
+    from controlplane.routing.selectors import current_epoch
+
+    for fake in fakes:
+        agent = Agent.objects.get(public_id=fake.agent)
+        services.deliver_table(agent_id=agent.pk, epoch=current_epoch())
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Run calls in threads of their own, released together; give results and exceptions."""
+    barrier = threading.Barrier(len(calls))
+    results: list[Any] = [None] * len(calls)
+
+    def run(index: int) -> None:
+        barrier.wait()
+        try:
+            results[index] = calls[index]()
+        except Exception as error:
+            results[index] = error
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+class RedisServer:
+    """A real redis-server that can be frozen."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.process = subprocess.Popen(
+            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+        )
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                with redis.Redis(port=self.port) as client:
+                    client.ping()
+                    return
+            except redis.ConnectionError:
+                assert time.monotonic() < deadline, "redis-server does not answer"
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path, settings: Any) -> Iterator[RedisServer]:
+    """A Redis of the test's own, as broker and recent store."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not on PATH")
+    server = RedisServer(tmp_path)
+    settings.REDIS_URL = settings.CELERY_BROKER_URL = server.url
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
