@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from django.db import transaction
@@ -142,15 +142,17 @@ def set_splits(
         expected_version: of the model.
     """
     row = found(Model.objects.all(), "model", name=model)
-    pools = {slug: _pool_of(row, slug) for slug in weights}
+    pools = _pools_of(row, weights)
     _check_weights(weights)
     before = dict(row.splits.values_list("pool__slug", "weight"))
     edit(row, {}, expected_version, "")  # the model's version guards its splits
     row.splits.exclude(pool__slug__in=weights).delete()
-    for slug, pool in pools.items():
-        TrafficSplit.objects.update_or_create(
-            model=row, pool=pool, defaults={"weight": float(weights[slug])}
-        )
+    TrafficSplit.objects.bulk_create(
+        [TrafficSplit(model=row, pool=p, weight=float(weights[p.slug])) for p in pools],
+        update_conflicts=True,
+        unique_fields=["model", "pool"],
+        update_fields=["weight"],
+    )
     record(
         actor=actor,
         verb="model.set_splits",
@@ -213,12 +215,18 @@ def _check_overload(pool: Pool) -> None:
         other = other.fallback_pool
 
 
-def _pool_of(model: Model, slug: str) -> Pool:
-    pool = found(Pool.objects.select_related("model_version__model"), "pool", "weights", slug=slug)
-    serves = pool.model_version.model
-    if serves != model:
-        raise Invalid(f"Pool {slug!r} serves {serves.name!r}, not {model.name!r}.", field="weights")
-    return pool
+def _pools_of(model: Model, slugs: Iterable[str]) -> list[Pool]:
+    """Give the pools that are named, all of which must serve `model`."""
+    rows = Pool.objects.select_related("model_version__model").filter(slug__in=list(slugs))
+    for slug in set(slugs) - {pool.slug for pool in rows}:
+        raise Invalid(f"There is no pool {slug!r}.", code="unknown_reference", field="weights")
+    for pool in rows:
+        serves = pool.model_version.model.name
+        if serves != model.name:
+            raise Invalid(
+                f"Pool {pool.slug!r} serves {serves!r}, not {model.name!r}.", field="weights"
+            )
+    return list(rows)
 
 
 def _check_weights(weights: Mapping[str, float]) -> None:
