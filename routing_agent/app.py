@@ -69,7 +69,7 @@ async def live(config: Config) -> int:
             case Managed() as role:
                 await _live_managed(parts, role, stop)
     finally:
-        parts.client.close()
+        await parts.client.close()
     log.info("agent_stopped")
     return EXIT_DRAINED
 
@@ -88,6 +88,7 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
         proxy = Proxy(
             parts.fleet, parts.metrics, chance=parts.chance, on_finished=life.note_finished
         )
+        proxy.unix_clock = life.clock.now  # keys expire and usage is dated by its time, not ours
         gate = SignedOnly()
         admin = AdminPort(gate, parts.fleet, parts.metrics, proxy, life.receiver, life.state)
         life.receiver.start_from_disk()

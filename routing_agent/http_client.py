@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ import httptools
 READ_BYTES = 64 * 1024
 BODY_LIMIT_BYTES = 64 * 1024 * 1024  # a table of 1,000 replicas is below 1 MiB
 IDLE_CONNECTIONS_PER_ORIGIN = 4
+IDLE_LIMIT_S = 30.0
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -98,14 +100,22 @@ class _Answer:
     def body(self) -> bytes:
         return b"".join(self._chunks)
 
+    def is_framed(self) -> bool:
+        return "content-length" in self.headers or "transfer-encoding" in self.headers
+
+    def leaves_it_open(self) -> bool:
+        return self.is_framed() and self.headers.get("connection", "").lower() != "close"
+
 
 @dataclass(slots=True)
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    idle_since: float = 0.0
 
-    def is_open(self) -> bool:
-        return not (self.writer.is_closing() or self.reader.at_eof())
+    def is_usable(self, now: float) -> bool:
+        is_open = not (self.writer.is_closing() or self.reader.at_eof())
+        return is_open and now - self.idle_since < IDLE_LIMIT_S
 
 
 class _Stale(Exception):
@@ -119,6 +129,7 @@ class HttpClient:
     tls: ssl.SSLContext | None = None
     _idle: dict[Origin, list[_Connection]] = field(default_factory=dict)
     _closed: bool = False
+    _swept_at: float = 0.0
 
     async def call(
         self,
@@ -146,13 +157,14 @@ class HttpClient:
         except OSError as error:
             raise CallFailed(f"cannot talk to {origin.authority}: {_reason(error)}") from None
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Drop the kept connections; calls still running finish and keep none."""
         self._closed = True
         for connections in self._idle.values():
             for connection in connections:
                 connection.writer.close()
         self._idle.clear()
+        await asyncio.sleep(0)  # transports close at the loop's next turn
 
     async def _exchange(self, origin: Origin, message: bytes) -> Response:
         kept = self._take(origin)
@@ -182,24 +194,38 @@ class HttpClient:
         try:
             connection.writer.write(message)
             await _read_answer(connection.reader, parser, answer)
-            reusable = parser.should_keep_alive()
+            reusable = parser.get_http_version() == "1.1" and answer.leaves_it_open()
         finally:
             self._give_back(origin, connection, reusable)
         return Response(parser.get_status_code(), answer.headers, answer.body)
 
     def _take(self, origin: Origin) -> _Connection | None:
+        now = time.monotonic()
+        if now - self._swept_at >= IDLE_LIMIT_S:
+            self._sweep(now)
         connections = self._idle.get(origin, [])
         while connections:
             connection = connections.pop()
-            if connection.is_open():
+            if connection.is_usable(now):
                 return connection
             connection.writer.close()
-        self._idle.pop(origin, None)  # origins of replicas that left must not pile up
         return None
+
+    def _sweep(self, now: float) -> None:
+        """Close what has been idle too long: addresses nobody calls any more must not pile up."""
+        self._swept_at = now
+        for origin, connections in list(self._idle.items()):
+            for connection in connections:
+                if not connection.is_usable(now):
+                    connection.writer.close()
+            self._idle[origin] = [c for c in connections if c.is_usable(now)]
+            if not self._idle[origin]:
+                del self._idle[origin]
 
     def _give_back(self, origin: Origin, connection: _Connection, reusable: bool) -> None:
         idle = self._idle.setdefault(origin, [])
         if reusable and not self._closed and len(idle) < IDLE_CONNECTIONS_PER_ORIGIN:
+            connection.idle_since = time.monotonic()
             idle.append(connection)
         else:
             connection.writer.close()
@@ -217,16 +243,11 @@ async def _read_answer(
         if not data:
             if not got_anything:
                 raise _Stale
-            if _ends_with_the_connection(answer):
+            if answer.headers and not answer.is_framed():  # it ends with the connection
                 return
             raise CallFailed("the connection broke in the middle of the answer")
         got_anything = True
         parser.feed_data(data)
-
-
-def _ends_with_the_connection(answer: _Answer) -> bool:
-    framed = "content-length" in answer.headers or "transfer-encoding" in answer.headers
-    return bool(answer.headers) and not framed
 
 
 def _message(

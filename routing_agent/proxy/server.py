@@ -56,7 +56,8 @@ class Proxy:
         self.chance: Chance = chance or random.Random()  # noqa: S311
         self.clients: set[ClientConnection] = set()
         self.now = monotonic()  # as of the last tick
-        self.wall = time()
+        self.unix_clock: Callable[[], float] = time  # the control plane's where there is one
+        self.wall = self.unix_clock()
         self.loop: asyncio.AbstractEventLoop
         self._exchanges: set[Exchange] = set()
         self._links: dict[Replica, EngineLink] = {}
@@ -180,7 +181,7 @@ class Proxy:
     def _tick(self) -> None:
         self._ticker = self.loop.call_later(TICK_S, self._tick)
         now = self.now = monotonic()
-        self.wall = time()
+        self.wall = self.unix_clock()
         for exchange in [e for e in self._exchanges if e.deadline <= now]:
             exchange.deadline_passed()
         for client in [c for c in self.clients if c.deadline <= now]:

@@ -284,6 +284,7 @@ async def test_a_wrong_clock_and_a_step_of_an_hour_change_nothing(
     assert answer.json()["outcome"] == "applied"
     assert (await complete(again, client)).status_code == 200
     await until(lambda: control_plane.usage)
+    assert all(abs(u.at - control_plane.now()) < 60 for u in control_plane.usage.values())
     assert all(r.uptime_s >= 0 for r in control_plane.reports)
 
 
@@ -338,7 +339,6 @@ async def test_the_drain_limit_ends_a_stream_with_an_explicit_error(run, engine,
     assert "error" in rest
     assert await agent.exit_status() == 0
     assert agent.events("drained")[0]["cut_off"] == 1
-    await until(lambda: engine.running == 1)
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])

@@ -40,10 +40,10 @@ class RawServer:
 
 
 @pytest.fixture
-def client():
+async def client():
     client = HttpClient()
     yield client
-    client.close()
+    await client.close()
 
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -89,11 +89,37 @@ async def test_the_connection_is_used_again(client):
     assert len(connections) == 3
 
 
+@pytest.mark.parametrize(
+    ("says", "kept"),
+    [
+        (OK, 1),
+        (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok", 0),
+        (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", 0),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 1),
+    ],
+    ids=["kept", "close", "old", "chunks"],
+)
+async def test_the_connection_is_kept_exactly_when_the_answer_allows_it(client, says, kept):
+    async with RawServer(says, keeps_open=True) as server:
+        await client.call("GET", server.url)
+        assert sum(len(connections) for connections in client._idle.values()) == kept
+
+
 async def test_a_kept_connection_that_the_server_closed_is_no_failure(client):
     async with RawServer(OK, OK) as server:
         await client.call("GET", server.url)
         assert (await client.call("GET", server.url)).status == 200
     assert server.connections == 2
+
+
+async def test_connections_to_addresses_that_nobody_calls_any_more_are_closed(client, monkeypatch):
+    async with RawServer(OK, keeps_open=True) as gone, RawServer(OK) as other:
+        await client.call("GET", gone.url)
+        [[kept]] = client._idle.values()
+        monkeypatch.setattr("routing_agent.http_client.IDLE_LIMIT_S", 0.0)
+        await client.call("GET", other.url)
+        assert kept.writer.is_closing()
+        assert split_url(gone.url)[0] not in client._idle
 
 
 async def test_chunks_and_an_answer_that_ends_with_the_connection(client):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ URLS = ("http://127.0.0.1:8001", "http://127.0.0.1:8002")
 
 
 def config(**fields) -> Standalone:
-    defaults = {
+    defaults: dict[str, Any] = {
         "worker_urls": URLS,
         "settings": PoolSettings(),
         "overload": "queue",
@@ -127,7 +128,7 @@ async def test_discovery_asks_until_all_engines_are_known_and_notices_other_mode
     assert [t.epoch for t in tables] == [1, 2, 3]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    client.close()
+    await client.close()
 
 
 async def test_an_engine_that_talks_nonsense_is_left_out_and_complained_about_once(
@@ -143,6 +144,6 @@ async def test_an_engine_that_talks_nonsense_is_left_out_and_complained_about_on
     await until(lambda: first.calls["/v1/models"] >= 5)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    client.close()
+    await client.close()
     assert tables == []
     assert "".join(capsys.readouterr()).count("engine_not_known_yet") == 1

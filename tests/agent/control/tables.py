@@ -29,16 +29,14 @@ def a_table(
         for i, url in enumerate(urls)
     )
     pool = Pool(name="chat", model="m", version="v1", overload="queue", endpoints=endpoints)
-    table = RoutingTable(
-        **{
-            "lineage": lineage,
-            "epoch": epoch,
-            "fleet_revision": epoch,
-            "open_access": True,
-            "hash_seed": epoch,  # another content for each epoch
-            "models": (ModelRoute(model="m", split=(WeightedPool(pool="chat"),)),),
-            "pools": (pool,),
-        }
-        | fields
-    )
+    content: dict[str, Any] = {
+        "lineage": lineage,
+        "epoch": epoch,
+        "fleet_revision": epoch,
+        "open_access": True,
+        "hash_seed": epoch,  # another content for each epoch
+        "models": (ModelRoute(model="m", split=(WeightedPool(pool="chat"),)),),
+        "pools": (pool,),
+    } | fields
+    table = RoutingTable(**content)
     return replace(table, digest=table_digest(table))

@@ -30,7 +30,7 @@ async def control_plane():
 
 
 @pytest.fixture
-def registrar(control_plane, tmp_path):
+async def registrar(control_plane, tmp_path):
     client = HttpClient()
     yield Registrar(
         control_plane=control_plane.url,
@@ -39,7 +39,7 @@ def registrar(control_plane, tmp_path):
         file=IdentityFile(tmp_path / "identity.json"),
         chance=random.Random(1),
     )
-    client.close()
+    await client.close()
 
 
 def asking(token: str = "once") -> RegisterRequest:

@@ -87,9 +87,9 @@ class Rig:
         self.metrics.request_finished(record)
         note_usage(self.spool, record)
 
-    def stop(self):
+    async def stop(self):
         self.spool.close()
-        self.client.close()
+        await self.client.close()
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def control_plane():
 async def rig(tmp_path, control_plane):
     rig = Rig(tmp_path, control_plane)
     yield rig
-    rig.stop()
+    await rig.stop()
 
 
 def booked_requests(control_plane):

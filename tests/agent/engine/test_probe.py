@@ -35,10 +35,10 @@ async def engine():
 
 
 @pytest.fixture
-def client():
+async def client():
     client = HttpClient()
     yield client
-    client.close()
+    await client.close()
 
 
 def watched(engine, client, *, settings=QUICK, kind="vllm", state="ready", **endpoint):

@@ -21,10 +21,10 @@ async def engine():
 
 
 @pytest.fixture
-def client():
+async def client():
     client = HttpClient()
     yield client
-    client.close()
+    await client.close()
 
 
 def scraped(engine, client, **options):
