@@ -6,6 +6,7 @@ import django_filters
 from django.db.models import Q, QuerySet
 
 from controlplane.catalog.models import ModelVersion
+from controlplane.console.widgets import AnyYesNo
 
 
 class VersionFilter(django_filters.FilterSet):
@@ -14,7 +15,11 @@ class VersionFilter(django_filters.FilterSet):
     q = django_filters.CharFilter(label="Model or version", method="by_text")
     engine = django_filters.CharFilter(label="Engine", lookup_expr="iexact")
     retired = django_filters.BooleanFilter(
-        label="Retired", field_name="retired_at", lookup_expr="isnull", exclude=True
+        label="Retired",
+        field_name="retired_at",
+        lookup_expr="isnull",
+        exclude=True,
+        widget=AnyYesNo,
     )
 
     class Meta:

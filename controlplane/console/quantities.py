@@ -26,7 +26,9 @@ def percent(value: float | None) -> str:
     if value is None:
         return NONE
     scaled = value * 100
-    return f"{scaled:.0f} %" if scaled >= 10 or scaled == 0 else f"{scaled:.2g} %"
+    if scaled >= 10 or scaled == 0:
+        return f"{scaled:.0f} %"
+    return f"{scaled:.1f} %" if scaled >= 0.05 else "< 0.05 %"
 
 
 def size(value: float | None) -> str:
@@ -50,9 +52,7 @@ def count(value: float | None) -> str:
 
 def three(value: float) -> str:
     """Keep three significant digits, without an exponent."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 100:
+    if float(value).is_integer() or abs(value) >= 100:
         return f"{value:.0f}"
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 

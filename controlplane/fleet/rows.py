@@ -223,6 +223,11 @@ class NodeRow:
         """Say whether it deserves attention."""
         return self.status in {"silent", "behind", "never"}
 
+    @property
+    def is_silent(self) -> bool:
+        """Say whether its readings are old."""
+        return self.status == "silent"
+
 
 def node_rows(
     nodes: Iterable[Node], reports: Reports | NoData, *, newest_epoch: int
@@ -302,6 +307,39 @@ def declared_gpus(node: Node) -> tuple[Gpu, ...]:
             memory_bytes=int(gpu.get("memory_bytes", 0)),
         )
         for i, gpu in enumerate(node.gpus)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCells:
+    """The GPUs that replicas hold on one node."""
+
+    node: str
+    gpus: tuple[Gpu, ...]
+    is_old: bool
+
+
+def gpu_cells(replicas: Iterable[Replica], reports: Reports | NoData) -> list[GpuCells]:
+    """Give the GPUs of some replicas by node, with the agents' newest readings."""
+    held: dict[Node, set[int]] = {}
+    for replica in replicas:
+        if replica.node is not None and replica.gpu_indices:
+            held.setdefault(replica.node, set()).update(replica.gpu_indices)
+    return [_cells(node, indices, reports) for node, indices in sorted(held.items(), key=_name)]
+
+
+def _name(held: tuple[Node, set[int]]) -> str:
+    return held[0].name
+
+
+def _cells(node: Node, indices: set[int], reports: Reports | NoData) -> GpuCells:
+    agent = getattr(node, "agent", None)
+    report = None if agent is None or isinstance(reports, NoData) else reports.get(agent.public_id)
+    gpus = report[0].node.gpus if report else declared_gpus(node)
+    return GpuCells(
+        node=node.name,
+        gpus=tuple(g for g in gpus if g.index in indices),
+        is_old=report is None or report[1] > live.FRESH_S,
     )
 
 

@@ -95,7 +95,11 @@ def epoch_lines(epochs: list[RoutingEpoch]) -> list[dict[str, Any]]:
 
 def _epoch_line(epoch: RoutingEpoch, deliveries: list[Delivery]) -> dict[str, Any]:
     applied = [d for d in deliveries if d.outcome == Delivery.Outcome.APPLIED]
-    times = [(d.finished_at - epoch.created_at).total_seconds() for d in applied if d.finished_at]
+    times = [
+        max(0.0, (d.finished_at - epoch.created_at).total_seconds())
+        for d in applied
+        if d.finished_at
+    ]
     return {
         "epoch": epoch,
         "applied": len(applied),

@@ -25,6 +25,7 @@ STYLES: Mapping[str, tuple[str, str, float]] = {
     "p95": ("#b36b00", "solid", 2.2),
     "p99": ("#c0392b", "dash", 1.6),
     "max": ("#b36b00", "solid", 2.2),
+    "usage": ("#b36b00", "solid", 2.2),
     "mean": ("#0072b2", "solid", 1.4),
     "answered": ("#0072b2", "solid", 2.0),
     "requests": ("#0072b2", "solid", 2.0),
@@ -140,6 +141,8 @@ def _value_axis(data: SeriesSet) -> dict[str, Any]:
         return axis | {"tickformat": ".0%", "range": [0, 1.02]}
     if data.unit == "s":
         return axis | {"tickformat": "~s", "ticksuffix": "s"}
+    if data.unit.startswith("requests"):
+        return axis | {"tickformat": "~g"}
     if data.unit == "bytes":
         return axis | {"tickformat": "~s", "ticksuffix": "B"}
     return axis | {"tickformat": "~s"}
@@ -161,9 +164,9 @@ def _target_line(target: Target) -> dict[str, Any]:
 def _target_label(target: Target) -> dict[str, Any]:
     return {
         "xref": "paper",
-        "x": 1,
+        "x": 0,
         "y": target.value,
-        "xanchor": "right",
+        "xanchor": "left",
         "yanchor": "bottom",
         "showarrow": False,
         "text": text(target.label),
@@ -202,7 +205,7 @@ def iso(at_s: float) -> str:
 
 def hover_format(unit: str) -> str:
     """Give the number format of the hover text: three significant digits."""
-    return {"ratio": ".1%", "s": ".3~s"}.get(unit, ".3~s")
+    return {"ratio": ".1%", "s": ".3~s", "bytes": ".3~s"}.get(unit, ".3~g")
 
 
 def encode(payload: Mapping[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ from controlplane.telemetry.figures import Mark, Target, figure
 from controlplane.telemetry.snapshots import NoData, SeriesSet
 
 # The series whose newest value stands beside a chart's title.
-HEADLINES = ("p95", "max", "answered", "requests", "output", "running")
+HEADLINES = ("p95", "max", "usage", "answered", "requests", "output", "running")
 
 
 def payload(

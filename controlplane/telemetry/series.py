@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.domain import latency
 from controlplane.telemetry.snapshots import (
@@ -17,6 +17,7 @@ from controlplane.telemetry.snapshots import (
 
 BASE_STEP_S = 5
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+ALWAYS_SHOWN = ("answered", "failed")  # the others only where they occur
 OUTCOMES = ("answered", "client error", "limited", "client left", "failed")
 
 Steps = Sequence[PoolStep | None]
@@ -62,7 +63,8 @@ def request_series(steps: Steps, window: Window) -> SeriesSet:
                 counts[outcome(status)] += n
         for name in OUTCOMES:
             series[name].append(per_second(counts[name], span))
-    return SeriesSet(window=window, unit="requests/s", series=series, source=RECENT)
+    shown = {n: values for n, values in series.items() if n in ALWAYS_SHOWN or any(values)}
+    return SeriesSet(window=window, unit="requests/s", series=shown, source=RECENT)
 
 
 def token_series(steps: Steps, window: Window) -> SeriesSet:
@@ -163,6 +165,28 @@ def _replica_series(
             total = sum(figure(s.replicas[replica]) for s in span)
             series[name].append(per_second(total, span))
     return SeriesSet(window=window, unit=unit, series=series, source=RECENT)
+
+
+def replica_kv(steps: Steps, window: Window, replica: str) -> SeriesSet:
+    """Give one replica's KV cache usage."""
+    both = kv_series(of_replica(steps, replica), window)
+    return replace(both, series={"usage": both.series["max"]})
+
+
+def gpu_spread(nodes: Sequence[SeriesSet], chosen: Sequence[Sequence[int]]) -> SeriesSet:
+    """Give the maximum and mean over chosen GPUs of several nodes, point by point."""
+    rows = [
+        data.series[f"GPU {i}"]
+        for data, indices in zip(nodes, chosen, strict=True)
+        for i in indices
+        if f"GPU {i}" in data.series
+    ]
+    points = [[v for v in column if v is not None] for column in zip(*rows, strict=True)]
+    series: dict[str, list[float | None]] = {
+        "max": [max(p, default=None) for p in points],
+        "mean": [sum(p) / len(p) if p else None for p in points],
+    }
+    return replace(nodes[0], series=series)
 
 
 def gpu_series(

@@ -6,7 +6,7 @@ Every answer says where it comes from; when Prometheus was wanted and did not an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.telemetry import queries, recent, series
@@ -51,6 +51,16 @@ def gpu_chart(agent: str, figure: str, window: Window) -> Answer:
     return (
         steps if isinstance(steps, NoData) else _explained(series.gpu_series(steps, window, figure))
     )
+
+
+def gpu_spread(chosen: Mapping[str, Sequence[int]], figure: str, window: Window) -> Answer:
+    """Give maximum and mean of one figure over chosen GPUs, by agent."""
+    found = {agent: gpu_chart(agent, figure, window) for agent in chosen}
+    known = {agent: data for agent, data in found.items() if isinstance(data, SeriesSet)}
+    if not known:
+        reasons = [data.reason for data in found.values() if isinstance(data, NoData)]
+        return NoData(reasons[0] if reasons else "No replica has GPUs assigned on a known node.")
+    return _explained(series.gpu_spread(list(known.values()), [chosen[a] for a in known]))
 
 
 def pool_steps(pool: str, window: Window) -> list[PoolStep | None] | NoData:
@@ -145,7 +155,7 @@ REPLICA_CHARTS: dict[str, Callable[[list[PoolStep | None], Window, str], SeriesS
     "requests": series.replica_rates,
     "tokens": series.replica_tokens,
     "load": lambda s, w, r: series.load_series(series.of_replica(s, r), w),
-    "kv": lambda s, w, r: series.kv_series(series.of_replica(s, r), w),
+    "kv": series.replica_kv,
 }
 PROMETHEUS_CHARTS: dict[str, Callable[[Ask, Window], SeriesSet | NoData]] = {
     "ttft": _quantiles("ttft"),

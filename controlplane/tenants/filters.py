@@ -5,6 +5,7 @@ from __future__ import annotations
 import django_filters
 from django.db.models import Q, QuerySet
 
+from controlplane.console.widgets import AnyYesNo
 from controlplane.tenants.models import Tenant
 
 
@@ -12,7 +13,7 @@ class TenantFilter(django_filters.FilterSet):
     """By words in slug or name, and by whether it is suspended."""
 
     q = django_filters.CharFilter(label="Name", method="by_text")
-    suspended = django_filters.BooleanFilter(label="Suspended")
+    suspended = django_filters.BooleanFilter(label="Suspended", widget=AnyYesNo)
 
     class Meta:
         model = Tenant

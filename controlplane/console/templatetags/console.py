@@ -130,3 +130,18 @@ def change_words(event: Any) -> str:
     if len(names) == 1 and not isinstance(after.get(names[0]), (dict, list)):
         return f"{names[0]}: {before.get(names[0])} → {after.get(names[0])}"
     return ", ".join(names[:4]) + (" …" if len(names) > 4 else "") or "no difference"
+
+
+@register.filter
+def gpu_memory(gpu: Any) -> str:
+    """Show a GPU's memory, used of all, in whole GiB."""
+    total = gpu.memory_bytes / 2**30
+    if gpu.memory_used_bytes is None:
+        return f"{total:.0f} GiB"
+    return f"{gpu.memory_used_bytes / 2**30:.0f} / {total:.0f} GiB"
+
+
+@register.filter
+def words(name: str) -> str:
+    """Show a name from the code as words: `least_tokens` → `least tokens`."""
+    return str(name).replace("_", " ")

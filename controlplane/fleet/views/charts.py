@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
@@ -14,7 +15,9 @@ from controlplane.audit.models import AuditEvent
 from controlplane.console import charts, preferences
 from controlplane.console.charts import Chart
 from controlplane.console.mixins import RoleRequired
+from controlplane.domain.replica_states import State
 from controlplane.fleet import selectors
+from controlplane.fleet.models import Replica
 from controlplane.telemetry import figures, source
 from controlplane.telemetry.cache import FlightCache
 from controlplane.telemetry.figures import Mark, Target
@@ -26,6 +29,7 @@ POOL_CHARTS = {
     "requests": "Requests by outcome",
     "queue-wait": "Queue wait",
     "kv": "KV cache usage",
+    "gpu": "GPU utilisation",
     "tpot": "Time per output token",
     "load": "Running and waiting",
     "tokens": "Tokens",
@@ -36,12 +40,14 @@ REPLICA_CHARTS = {
     "load": "Running and waiting",
     "kv": "KV cache usage",
     "tokens": "Tokens",
+    "gpu": "GPU utilisation",
 }
 NODE_CHARTS = {
     "utilization": "GPU utilisation",
     "memory": "GPU memory used",
     "temperature": "GPU temperature",
 }
+UTILIZATION = "utilization"
 GPU_FIGURES = {
     "utilization": "utilization",
     "memory": "memory_used_bytes",
@@ -61,7 +67,7 @@ def pool_payload(pool: str, chart: str, wanted: Window) -> dict[str, Any]:
     """Build one chart of a pool, with marks where its replicas or policy were changed."""
     return payload(
         POOL_CHARTS[chart],
-        source.pool_chart(pool, chart, wanted),
+        _pool_gpus(pool, wanted) if chart == "gpu" else source.pool_chart(pool, chart, wanted),
         revision=f"{pool}/{chart}/{wanted.steps}",
         targets=TARGETS.get(chart, ()),
         marks=marks(pool, wanted),
@@ -70,9 +76,16 @@ def pool_payload(pool: str, chart: str, wanted: Window) -> dict[str, Any]:
 
 def replica_payload(pool: str, replica: str, chart: str, wanted: Window) -> dict[str, Any]:
     """Build one chart of a replica."""
+    data = (
+        source.gpu_spread(
+            gpus_of(selectors.replicas().filter(public_id=replica)), UTILIZATION, wanted
+        )
+        if chart == "gpu"
+        else source.replica_chart(pool, replica, chart, wanted)
+    )
     return payload(
         REPLICA_CHARTS[chart],
-        source.replica_chart(pool, replica, chart, wanted),
+        data,
         revision=f"{replica}/{chart}/{wanted.steps}",
     )
 
@@ -81,6 +94,21 @@ def node_payload(agent: str, chart: str, wanted: Window) -> dict[str, Any]:
     """Build one GPU chart of a node."""
     data: SeriesSet | NoData = source.gpu_chart(agent, GPU_FIGURES[chart], wanted)
     return payload(NODE_CHARTS[chart], data, revision=f"{agent}/{chart}/{wanted.steps}")
+
+
+def _pool_gpus(pool: str, wanted: Window) -> SeriesSet | NoData:
+    live = selectors.replicas(pool=pool).exclude(state=State.STOPPED)
+    return source.gpu_spread(gpus_of(live), UTILIZATION, wanted)
+
+
+def gpus_of(replicas: QuerySet[Replica]) -> dict[str, list[int]]:
+    """Give the GPUs that some replicas hold, by the public id of the agent that reads them."""
+    found: dict[str, set[int]] = {}
+    for replica in replicas.select_related("node__agent"):
+        agent = getattr(replica.node, "agent", None)
+        if agent is not None and replica.gpu_indices:
+            found.setdefault(agent.public_id, set()).update(replica.gpu_indices)
+    return {agent: sorted(indices) for agent, indices in found.items()}
 
 
 def marks(pool: str, wanted: Window) -> list[Mark]:

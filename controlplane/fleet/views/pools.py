@@ -64,7 +64,7 @@ class PoolPage(Page):
         """Gather the pool, its replicas and, for a whole page, its charts."""
         pool = selectors.pool(kwargs["slug"])
         reports = rows.reports()
-        shown = selectors.replicas(pool=pool.slug)
+        shown = selectors.replicas(pool=pool.slug).select_related("node__agent")
         if not self.request.GET.get("stopped"):
             shown = shown.exclude(state=State.STOPPED)
         context = {
@@ -74,6 +74,8 @@ class PoolPage(Page):
             "row": rows.pool_rows([pool], reports)[0],
             "replicas": rows.replica_rows(shown, reports),
             "reports": reports,
+            "policy": pool_settings.resolved_as_far_as_possible(pool.settings)[0].policy,
+            "gpus": rows.gpu_cells(shown, reports),
             "splits": selectors.splits().filter(pool=pool),
             "page_has_window": True,
         }

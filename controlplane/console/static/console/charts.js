@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const SERIES = {
-    p50: "blue", p95: "amber", p99: "red", max: "amber", mean: "blue", answered: "blue", requests: "blue",
+    p50: "blue", p95: "amber", p99: "red", max: "amber", usage: "amber", mean: "blue", answered: "blue", requests: "blue",
     failed: "red", errors: "red", limited: "amber", "client left": "purple", "client error": "grey",
     running: "blue", waiting: "red", prompt: "blue", cached: "green", output: "amber", mark: "purple",
   };
