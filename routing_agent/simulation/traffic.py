@@ -187,7 +187,7 @@ class Traffic:
 
     async def _show_life(self, path: Path) -> None:
         while True:
-            path.touch(mode=0o600)
+            _touch(path)
             await asyncio.sleep(ALIVE_EVERY_S)
 
     def _report(self) -> None:
@@ -210,6 +210,10 @@ class Traffic:
             self._keys = read_keys(self._args)
         except (ValueError, OSError) as problem:
             log.warning("key_file_unreadable", problem=str(problem))
+
+
+def _touch(path: Path) -> None:
+    path.touch(mode=0o600)
 
 
 def rhythm(elapsed_s: float) -> float:

@@ -1,0 +1,136 @@
+"""The least an engine can do, for measuring what stands in front of it: canned answers.
+
+python -m bench.engine PORT
+
+Plain requests are answered at once. A stream gets `max_tokens` tokens, one every 20 ms, all streams
+in the same tick, as the steps of an engine with continuous batching make them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from typing import Any
+
+import httptools
+import uvloop
+
+STEP_S = 0.02
+PLAIN_BODY = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"' + b"word " * 20 + b'"},"logprobs":null,'
+    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":20,"total_tokens":40,"completion_tokens":20}}'
+)
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+MODELS = b'{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"vllm"}]}'
+METRICS = (
+    'vllm:num_requests_running{engine="0",model_name="m"} 0.0\n'
+    'vllm:num_requests_waiting{engine="0",model_name="m"} 0.0\n'
+    'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.0\n'
+    f"process_start_time_seconds {time.time()}\n"
+).encode()
+MAX_TOKENS = re.compile(rb'"max_tokens":\s*(\d+)')
+STREAMED = re.compile(rb'"stream":\s*true')
+
+
+def answer(body: bytes, kind: bytes = b"application/json") -> bytes:
+    """Give a complete response."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, len(body))
+    return head + body
+
+
+def chunk(data: bytes) -> bytes:
+    """Give one HTTP chunk."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event(choices: bytes, more: bytes = b"") -> bytes:
+    """Give one server-sent event as a chunk."""
+    return chunk(
+        b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk",'
+        b'"created":1795972597,"model":"m","choices":[%b]%b}\n\n' % (choices, more)
+    )
+
+
+TOKEN = event(
+    b'{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null,"token_ids":null}'
+)
+LAST = (
+    event(b'{"index":0,"delta":{"content":"."},"logprobs":null,"finish_reason":"length"}')
+    + event(b"", b',"usage":{"prompt_tokens":60,"total_tokens":160,"completion_tokens":100}')
+    + chunk(b"data: [DONE]\n\n")
+    + b"0\r\n\r\n"
+)
+PLAIN = answer(PLAIN_BODY)
+PAGES = {
+    b"/health": answer(b""),
+    b"/v1/models": answer(MODELS),
+    b"/metrics": answer(METRICS, b"text/plain; version=1.0.0"),
+    b"/version": answer(b'{"version":"0.32.0"}'),
+}
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    streams: dict[Connection, int] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket."""
+        self.transport: Any = transport
+        self._parser = httptools.HttpRequestParser(self)
+        self._body: list[bytes] = []
+        self._url = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Parse."""
+        self._parser.feed_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the stream of a client that left."""
+        self.streams.pop(self, None)
+
+    def on_url(self, url: bytes) -> None:
+        """Keep the path."""
+        self._url = url
+
+    def on_body(self, data: bytes) -> None:
+        """Keep the body."""
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """Answer, or start a stream."""
+        body = b"".join(self._body)
+        self._body.clear()
+        if self._parser.get_method() == b"GET":
+            self.transport.write(PAGES.get(self._url, PAGES[b"/health"]))
+        elif STREAMED.search(body):
+            asked = MAX_TOKENS.search(body)
+            self.streams[self] = int(asked[1]) if asked else 100
+            self.transport.write(STREAM_HEAD)
+        else:
+            self.transport.write(PLAIN)
+
+
+async def serve(port: int) -> None:
+    """Serve until killed."""
+    await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", port, backlog=1024)
+    streams = Connection.streams
+    while True:
+        await asyncio.sleep(STEP_S)
+        for connection, left in list(streams.items()):
+            if left > 1:
+                streams[connection] = left - 1
+                connection.transport.write(TOKEN)
+            else:
+                del streams[connection]
+                connection.transport.write(LAST)
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))
