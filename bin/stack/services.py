@@ -27,7 +27,6 @@ CONTROL_PLANE_ONLY = (
 
 # bin/down waits this long for an agent's streams, then ends them.
 AGENT_DRAIN_S = 20
-TRAFFIC_REPORT_S = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,14 +235,13 @@ def _engine(plan: Plan, places: Places, number: int, model: str) -> Service:
 
 def _traffic(plan: Plan, places: Places) -> Service:
     agents = [local(plan.ports.traffic(number)) for number in range(1, AGENTS + 1)]
+    alive = places.run / "traffic.alive"
     return Service(
         name="traffic",
         command=(str(places.python), "-m", "routing_agent", "sample-traffic", "--targets", *agents,
                  "--key-file", str(places.secrets / "traffic-keys.json"),
-                 "--report-every", str(TRAFFIC_REPORT_S)),
-        # It answers no HTTP; what it reports to its log is its sign of life.
-        probe=Probe(kind="file", target=str(places.log / "traffic.log"),
-                    oldest_s=3 * TRAFFIC_REPORT_S),
+                 "--alive-file", str(alive)),
+        probe=Probe(kind="file", target=str(alive), oldest_s=30),
         environment=data_plane_environment(),
         folder=str(places.root),
         stop_order=900,

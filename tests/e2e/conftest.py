@@ -1,0 +1,33 @@
+"""One real stack for all end-to-end tests; each test finds it whole and leaves it mendable."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.stack import Stack, copy_of_checkout
+
+
+@pytest.fixture(scope="session")
+def started_stack() -> Iterator[Stack]:
+    """Start the product once; it is down and its folder gone afterwards."""
+    root = Path(tempfile.mkdtemp(prefix="signalbox-e2e-"))
+    copy_of_checkout(root)
+    stack = Stack(root)
+    try:
+        stack.printed = stack.up()
+        yield stack
+    finally:
+        stack.command("down")
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def stack(started_stack: Stack) -> Stack:
+    """Give the stack with every service up and well."""
+    started_stack.up()
+    return started_stack
