@@ -72,10 +72,10 @@ class ExplainViewSet(viewsets.ViewSet):
         found = explain.explain(wire.ExplainRequest(**fields), agent=agent)
         if found.explanation is None:
             raise Unavailable(found.missing, code="no_agent")
-        return Response({"agent": found.agent, **_plain(found.explanation)})
+        return Response({"agent": found.agent, **plain(found.explanation)})
 
 
-def _plain(explanation: wire.Explanation) -> dict[str, Any]:
+def plain(explanation: wire.Explanation) -> dict[str, Any]:
     """Give every field, defaults included, with figures that JSON has no word for as null."""
     fields = msgspec.structs.asdict(explanation)
     fields["candidates"] = [_plain_candidate(c) for c in explanation.candidates]

@@ -6,13 +6,12 @@ from typing import Any
 
 from rest_framework.test import APIClient
 
-from controlplane.audit.services import Actor
 from controlplane.catalog import services as catalog
 from controlplane.fleet import services as fleet
 from controlplane.tenants import services as tenants
+from tests.factories import ACTOR, WHY
 
-ACTOR = Actor(name="tests", kind="command")
-WHY: dict[str, Any] = {"actor": ACTOR, "reason": "a test"}
+__all__ = ["ACTOR", "WHY", "bearing", "caller", "model", "ok", "pool", "problem", "replica"]
 
 
 def caller(role: str = "admin", name: str = "") -> APIClient:

@@ -296,3 +296,29 @@ def test_live_figures_are_what_each_agent_last_reported(monkeypatch):
     shown = ok(caller("viewer").get(f"/api/v1/replicas/{row}/live/"))["seen_by"]
     assert [(s["node"], s["age_s"], s["engine_waiting"]) for s in shown] == [("agt-1", 1.5, 3)]
     assert shown[0]["engine_running"] is None
+
+
+def test_a_node_is_changed_and_removed_once_nothing_stands_on_it():
+    client = caller()
+    ok(client.post("/api/v1/nodes/", {"name": "n1"}, format="json"), 201)
+    assert ok(client.patch("/api/v1/nodes/n1/", {"zone": "a"}, format="json"))["zone"] == "a"
+    model()
+    pool()
+    body = {"pool": "chat-a", "url": "http://127.0.0.1:8301", "node": "n1"}
+    row = ok(client.post("/api/v1/replicas/", body, format="json"), 201)["id"]
+    assert ok(client.get("/api/v1/nodes/n1/"))["replica_count"] == 1
+    problem(client.delete("/api/v1/nodes/n1/"), 409, "in_use")
+    assert client.delete(f"/api/v1/replicas/{row}/").status_code == 204
+    assert client.delete("/api/v1/nodes/n1/").status_code == 204
+
+
+def test_a_pool_is_removed_once_it_has_no_live_replica():
+    model()
+    pool()
+    row = replica()
+    client = caller()
+    problem(client.delete("/api/v1/pools/chat-a/"), 409, "in_use")
+    ok(client.post(f"/api/v1/replicas/{row}/drain/", {}, format="json"))
+    assert client.delete(f"/api/v1/replicas/{row}/").status_code == 409
+    Replica.objects.update(state="stopped")
+    assert client.delete("/api/v1/pools/chat-a/?reason=gone").status_code == 204

@@ -1,5 +1,6 @@
 """Published tables, who has seen them, and explanations, through the API."""
 
+import math
 from datetime import timedelta
 
 import pytest
@@ -7,9 +8,11 @@ from django.utils import timezone
 
 from controlplane.fleet.models import Agent, Node
 from controlplane.routing import selectors, services
+from controlplane.routing.api_explain import plain
 from controlplane.routing.models import Delivery, RoutingEpoch
 from controlplane.tenants import keys
 from controlplane.tenants import services as tenants
+from routing_agent import wire
 from tests.controlplane.calling import WHY, caller, model, ok, pool, problem
 
 pytestmark = pytest.mark.django_db
@@ -160,3 +163,18 @@ def test_an_explanation_needs_an_agent_and_says_so():
 def test_a_question_that_is_wrong_is_refused_by_field(body, field):
     answer = caller("viewer").post("/api/v1/explain/", body, format="json")
     assert problem(answer, 400, "invalid")["field"] == field
+
+
+def test_a_live_agent_explains_where_a_request_would_go(fake_agent):
+    fake = fake_agent()
+    services.book_report(report=fake.report(), token=fake.token)
+    body = {"model": "chat", "agent": fake.agent}
+    told = ok(caller("viewer").post("/api/v1/explain/", body, format="json"))
+    assert (told["agent"], told["reason"]) == ("node-1", "asked for chat")
+    assert told["candidates"] == []
+
+
+def test_figures_that_json_has_no_word_for_are_null_in_an_explanation():
+    candidate = wire.Candidate(replica="r", score=math.nan, terms={"wait_s": math.inf, "a": 1.0})
+    shown = plain(wire.Explanation(candidates=(candidate,)))["candidates"][0]
+    assert (shown["score"], shown["terms"]) == (None, {"wait_s": None, "a": 1.0})

@@ -179,3 +179,27 @@ def test_roles_include_those_below_them(wanted):
     for role in order:
         assert selectors.is_at_least(role, wanted) == (order.index(role) >= order.index(wanted))
     assert not selectors.is_at_least(None, wanted)
+
+
+def test_a_role_is_taken_away_and_only_once():
+    user("anna", role="admin")
+    ben = user("ben", role="operator")
+    services.remove_role(user=ben, **WHY)
+    assert selectors.role_of(ben) is None
+    with pytest.raises(NotFound):
+        services.remove_role(user=ben, **WHY)
+    assert AuditEvent.objects.get(verb="staff.remove-role").before == {"role": "operator"}
+
+
+def test_a_role_that_is_none_is_refused():
+    with pytest.raises(Invalid) as caught:
+        services.set_role(user=user("anna"), role="boss", **WHY)
+    assert caught.value.field == "role"
+
+
+def test_a_name_of_a_staff_token_is_used_once():
+    services.issue_staff_token(name="ci", role="viewer", **WHY)
+    with pytest.raises(Conflict):
+        services.issue_staff_token(name="ci", role="viewer", **WHY)
+    with pytest.raises(NotFound):
+        services.revoke_staff_token(name="none", **WHY)
