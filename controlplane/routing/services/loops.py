@@ -98,7 +98,7 @@ def _reconcile() -> str:
     moved = 0
     for replica in Replica.objects.filter(state__in=_MOVING):
         reports = [_sighting(replica.public_id, *witness) for witness in witnesses]
-        moved += _move(replica, reports, now)
+        moved += _move_as_far_as_known(replica, reports, now)
         _note_engine_version(replica, reports)
     heard = f"{len(witnesses)} agents heard"
     return f"{moved} replicas moved on, {heard}" if moved else f"nothing to do, {heard}"
@@ -133,6 +133,17 @@ def _sighting(
     replica_id: str, agent: str, revision: int, reports: dict[str, wire.ReplicaReport]
 ) -> Sighting:
     return Sighting(agent=agent, revision=revision, report=reports.get(replica_id))
+
+
+def _move_as_far_as_known(replica: Replica, sightings: list[Sighting], now: datetime) -> bool:
+    """Move a replica on; one that is healthy and warm goes from loading to ready at once."""
+    is_moved = False
+    while _move(replica, sightings, now):
+        is_moved = True
+        replica.refresh_from_db()
+        if replica.state != State.WARMING:
+            break
+    return is_moved
 
 
 def _move(replica: Replica, sightings: list[Sighting], now: datetime) -> bool:

@@ -309,6 +309,7 @@ class TestExplain:
         assert "node-1: no answer within" in explain(wire.ExplainRequest(model="m")).missing
 
 
+@pytest.mark.slow  # a hundred rounds
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_two_workers_with_random_delays_always_leave_the_newer_table(fake_agent):

@@ -143,3 +143,11 @@ class TestReconcile:
         sighting = loops.Sighting(agent="node-1", revision=0, report=unhealthy)
         assert loops._move(stale, [sighting], timezone.now()) is False
         assert state_of(replica) == State.DRAINING
+
+    def test_a_replica_that_is_healthy_and_warm_already_is_ready_at_once(self, fake):
+        make_pool()
+        replica = fleet.register_replica(pool="chat", url="http://10.0.0.1:1", **WHY)
+        told(fake, replica, health="healthy", warmed=True)
+        services.reconcile_replicas()
+        assert state_of(replica) == State.READY
+        assert replica.moves.count() == 3
