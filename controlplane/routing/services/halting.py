@@ -14,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from controlplane.audit.services import Actor, record
-from controlplane.domain.errors import Unavailable
+from controlplane.domain.errors import Conflict
 from controlplane.routing import selectors
 from controlplane.routing.models import Publication
 
@@ -71,8 +71,6 @@ def _halt(reason: str, epoch: int) -> None:
 
 
 def refuse_if_halted(current: Publication) -> None:
-    """Raise Unavailable while publishing is halted: no table of ours may go out then."""
+    """Raise Conflict while publishing is halted: no table of ours may go out then."""
     if current.halted_reason:
-        raise Unavailable(
-            f"Publishing is halted: {current.halted_reason}", code="publishing_halted"
-        )
+        raise Conflict(f"Publishing is halted: {current.halted_reason}", code="publishing_halted")

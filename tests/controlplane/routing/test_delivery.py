@@ -224,9 +224,9 @@ class TestRestoredBackup:
         assert restored.epochs_sent == sent
         with pytest.raises(Unavailable, match="halted"):
             services.table_for_agent(token=restored.token)
-        with pytest.raises(Unavailable, match="halted"):
+        with pytest.raises(Conflict, match="halted"):
             services.republish(**WHY)
-        with pytest.raises(Unavailable, match="halted"):
+        with pytest.raises(Conflict, match="halted"):
             services.retry_delivery(agent=restored.agent, **WHY)
 
     def test_a_push_that_meets_a_newer_epoch_halts_too(self, restored):
