@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[HttpRequest] = deque()
         self._busy = False
+        self._answering = False
         self._keep_alive = True
         self._idle_timer: asyncio.TimerHandle | None = None
         self._url = b""
@@ -83,8 +84,8 @@ class Connection(asyncio.Protocol):
             self._refuse_and_close(400, f"Invalid HTTP request: {problem}")
         if self._body_bytes > BODY_LIMIT_BYTES:
             self._refuse_and_close(413, f"The body exceeds {BODY_LIMIT_BYTES} bytes.")
-        elif self._waiting and not self._busy:
-            self._next()
+        else:
+            self._answer_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Free everything at once: whether queued or running, nobody waits for it any more."""
@@ -180,11 +181,17 @@ class Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(data)
 
-    def _next(self) -> None:
-        request = self._waiting.popleft()
-        self._busy = True
-        self._keep_alive = request.keep_alive
-        self._owner.respond(request, self)
+    def _answer_waiting(self) -> None:
+        """Answer one request after another, until one takes its time."""
+        if self._answering:
+            return  # an answer given at once: the loop below goes on
+        self._answering = True
+        while self._waiting and not self._busy:
+            request = self._waiting.popleft()
+            self._busy = True
+            self._keep_alive = request.keep_alive
+            self._owner.respond(request, self)
+        self._answering = False
 
     def _done(self) -> None:
         self.job = None
@@ -192,7 +199,7 @@ class Connection(asyncio.Protocol):
         if not self._keep_alive or self._owner.is_draining:
             self._transport.close()
         elif self._waiting:
-            self._next()
+            self._answer_waiting()
         else:
             self._wait_for_more()
 

@@ -81,6 +81,7 @@ class Routes:
     # Inference
 
     def _infer(self, request: HttpRequest, connection: Connection) -> None:
+        _check_content_type(request)
         if self.is_draining:
             raise EngineRefusal(
                 500, "cannot schedule new futures after shutdown", "InternalServerError"
@@ -190,6 +191,16 @@ class Routes:
     def _clear_faults(self, request: HttpRequest, connection: Connection) -> None:
         self._engine.switch(faults.Faults())
         connection.send_json(200, self._engine.faults)
+
+
+def _check_content_type(request: HttpRequest) -> None:
+    kind = request.headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise EngineRefusal(
+            400,
+            "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed",
+            "Bad Request",
+        )
 
 
 def _answer_id(prefix: str, request: HttpRequest) -> str:

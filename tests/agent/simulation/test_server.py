@@ -178,6 +178,13 @@ async def test_a_missing_field_and_broken_json_are_told_apart(engine: RunningEng
     assert "JSON" in broken.json()["error"]["message"]
 
 
+async def test_a_body_that_does_not_call_itself_json_is_refused(engine: RunningEngine) -> None:
+    headers = {"content-type": "text/plain"}
+    answer = await engine.client.post("/v1/chat/completions", content=b"{}", headers=headers)
+    assert answer.status_code == 400
+    assert "Unsupported Media Type" in answer.json()["error"]["message"]
+
+
 async def test_unknown_paths_and_methods_are_refused(engine: RunningEngine) -> None:
     assert (await engine.client.get("/nothing")).json() == {"detail": "Not Found"}
     assert (await engine.client.get("/v1/chat/completions")).status_code == 405
@@ -236,6 +243,19 @@ async def test_requests_on_one_connection_are_answered_in_order(engine: RunningE
         answer = json.loads(await reader.readexactly(length))
         assert answer["usage"]["completion_tokens"] == tokens
     writer.close()
+
+
+async def test_thousands_of_pipelined_requests_are_answered(engine: RunningEngine) -> None:
+    reader, writer = await engine.connect()
+    writer.write(b"GET /health HTTP/1.1\r\nhost: e\r\n\r\n" * 3000)
+    writer.write(b"GET /health HTTP/1.1\r\nhost: e\r\nconnection: close\r\n\r\n")
+    assert (await reader.read(-1)).count(b"200 OK") == 3001
+
+
+async def test_what_is_not_http_is_refused_and_closed(engine: RunningEngine) -> None:
+    reader, writer = await engine.connect()
+    writer.write(b"\x16\x03\x01 this is TLS\r\n\r\n")
+    assert (await reader.read(-1)).startswith(b"HTTP/1.1 400")
 
 
 async def test_metrics_count_what_was_served(engine: RunningEngine) -> None:
