@@ -10,6 +10,8 @@ from controlplane.catalog import selectors
 from controlplane.catalog.filters import VersionFilter
 from controlplane.console.listing import Listing
 
+ORDER = ("-pool_count", "model__name", "name")
+
 
 class VersionList(Listing):
     """All model versions; those in use first, retired ones last."""
@@ -36,5 +38,5 @@ class VersionList(Listing):
         return (
             selectors.versions()
             .prefetch_related("pools", Prefetch("model__splits"))
-            .order_by(F("retired_at").asc(nulls_first=True), "-pool_count", "model__name", "name")
+            .order_by(F("retired_at").asc(nulls_first=True), *ORDER)
         )

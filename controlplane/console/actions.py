@@ -21,7 +21,7 @@ def reason(request: HttpRequest, *, required: bool = False) -> str:
 def expected_version(request: HttpRequest) -> int | None:
     """Read the version the form was made from, so that a change meanwhile is noticed."""
     text = request.POST.get("expected_version", "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def return_address(request: HttpRequest, fallback: str) -> str:

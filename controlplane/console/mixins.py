@@ -85,7 +85,7 @@ class Page(RoleRequired, TemplateView):
 class Action(RoleRequired):
     """Something that changes the world: a POST, then a page that shows what became of it."""
 
-    http_method_names: ClassVar[list[str]] = ["post", "options"]
+    http_method_names = ["post", "options"]
     required_role: ClassVar[str] = "operator"
 
 

@@ -88,7 +88,9 @@ class PoolForm(forms.Form):
     def of(cls, pool: Pool) -> PoolForm:
         """Give the form as the pool is now."""
         effective, _ = pool_settings.resolved_as_far_as_possible(pool.settings)
-        initial = {PREFIX + n: shown(getattr(effective, n)) for n in SETTINGS}
+        initial: dict[str, str | None] = {
+            PREFIX + n: shown(getattr(effective, n)) for n in SETTINGS
+        }
         initial |= {
             "overload_policy": pool.overload_policy,
             "fallback_pool": pool.fallback_pool.slug if pool.fallback_pool else None,

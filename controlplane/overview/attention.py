@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils import timezone
@@ -22,15 +23,39 @@ LATE_LEAST_S = 20.0
 SLOW_START_LIMIT_S = 600.0  # a replica that starts for longer than this is stuck
 
 
-def problems(pools: list[Pool], reports: Reports | NoData) -> list[Problem]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """The control plane's own state, read once for a page."""
+
+    publication: Publication
+    agents: list[Agent]
+    lags: dict[str, float | None]  # by the agent's public id
+    loops: list[LoopRun]
+
+    @property
+    def behind(self) -> list[Agent]:
+        """Give the agents without the newest table."""
+        return [a for a in self.agents if self.lags.get(a.public_id) is not None]
+
+
+def look() -> Plane:
+    """Read the control plane's state."""
+    return Plane(
+        publication=routing.publication(),
+        agents=list(selectors.agents()),
+        lags=routing.delivery_lag(),
+        loops=list(LoopRun.objects.order_by("name")),
+    )
+
+
+def problems(pools: list[Pool], reports: Reports | NoData, plane: Plane) -> list[Problem]:
     """Give everything that needs a person, the worst first."""
-    publication = routing.publication()
     found = [
         *pool_problems(pools),
         *replica_problems(),
-        *agent_problems(publication.epoch, reports),
-        *publication_problems(publication),
-        *machinery_problems(reports),
+        *agent_problems(plane, reports),
+        *publication_problems(plane.publication),
+        *machinery_problems(plane.loops, reports),
     ]
     return in_order(found)
 
@@ -83,10 +108,10 @@ def _replica_problem(replica: Replica) -> Problem:
     )
 
 
-def agent_problems(newest_epoch: int, reports: Reports | NoData) -> list[Problem]:
+def agent_problems(plane: Plane, reports: Reports | NoData) -> list[Problem]:
     """Give agents that are silent, or run an older table."""
-    lags = routing.delivery_lag()
-    found = [_agent_problem(a, newest_epoch, reports, lags) for a in selectors.agents()]
+    newest = plane.publication.epoch
+    found = [_agent_problem(a, newest, reports, plane.lags) for a in plane.agents]
     return [p for p in found if p is not None]
 
 
@@ -144,7 +169,7 @@ def publication_problems(publication: Publication) -> list[Problem]:
     return found
 
 
-def machinery_problems(reports: Reports | NoData) -> list[Problem]:
+def machinery_problems(loops: list[LoopRun], reports: Reports | NoData) -> list[Problem]:
     """Give parts of the control plane that are down or late."""
     found = []
     fault = readiness.broker_fault() or (reports.reason if isinstance(reports, NoData) else "")
@@ -158,7 +183,7 @@ def machinery_problems(reports: Reports | NoData) -> list[Problem]:
                 target=("system", ""),
             )
         )
-    found += [p for p in map(_loop_problem, LoopRun.objects.all()) if p is not None]
+    found += [p for p in map(_loop_problem, loops) if p is not None]
     client = prometheus()
     if client is not None and (missing := client.problem()):
         found.append(

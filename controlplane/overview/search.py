@@ -52,8 +52,7 @@ def _replicas(text: str) -> list[Hit]:
         Q(public_id__icontains=text) | Q(url__icontains=text)
     ).select_related("pool")
     return [
-        _hit("replica", r.public_id, f"{r.pool.slug}, {r.state}", r.public_id)
-        for r in found[:EACH]
+        _hit("replica", r.public_id, f"{r.pool.slug}, {r.state}", r.public_id) for r in found[:EACH]
     ]
 
 
@@ -79,7 +78,7 @@ def _tenants(text: str) -> list[Hit]:
 
 
 def _epochs(text: str) -> list[Hit]:
-    if not text.isdigit() or len(text) > 15:
+    if not (text.isascii() and text.isdigit()) or len(text) > 15:
         return []
     found = RoutingEpoch.objects.filter(epoch=int(text)).defer("table")
     return [_hit("epoch", str(e.epoch), f"{e.created_at:%Y-%m-%d %H:%M}", e.epoch) for e in found]

@@ -6,7 +6,7 @@ import platform
 from typing import Any
 
 import django
-from django.conf import settings
+from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -50,20 +50,18 @@ class Overview(Page):
         """Gather all of it with a constant number of queries."""
         reports = rows.reports()
         pools = list(selectors.pools_overview())
-        problems = attention.problems(pools, reports)
-        publication = routing.publication()
-        agents = list(selectors.agents())
-        behind = routing.agents_behind()
+        plane = attention.look()
+        problems = attention.problems(pools, reports, plane)
         return super().get_context_data(
             problems=[linked(p) for p in problems],
             rows=rows.pool_rows(pools, reports),
             reports=reports,
-            publication=publication,
-            agents=agents,
-            agents_behind=behind,
-            agents_current=len(agents) - len(behind),
+            publication=plane.publication,
+            agents=plane.agents,
+            agents_behind=plane.behind,
+            agents_current=len(plane.agents) - len(plane.behind),
             newest_report_age_s=newest_age_s(reports),
-            loops_late=[r.name for r in LoopRun.objects.all() if attention.lateness_s(r)],
+            loops_late=[r.name for r in plane.loops if attention.lateness_s(r)],
             prometheus=prometheus_state(),
             **kwargs,
         )
@@ -97,7 +95,8 @@ class AttentionCount(RoleRequired):
         """Answer with the number, or 204 when the reader has it."""
 
         def look() -> int:
-            return len(attention.problems(list(selectors.pools_overview()), rows.reports()))
+            pools = list(selectors.pools_overview())
+            return len(attention.problems(pools, rows.reports(), attention.look()))
 
         return fragment(request, "overview/_count.html", {"count": _problems.get("n", look)})
 
@@ -140,7 +139,7 @@ def versions() -> list[tuple[str, str]]:
     return [
         ("Python", platform.python_version()),
         ("Django", django.get_version()),
-        ("Database", settings.DATABASES["default"]["ENGINE"].rsplit(".", 1)[-1]),
+        ("Database", connection.vendor),
     ]
 
 

@@ -246,12 +246,20 @@ class RetryDelivery(Action):
         return back_to(request, actions.return_address(request, reverse("routing")))
 
 
+def since(request: HttpRequest) -> float:
+    """Give when a notice began to follow its change; now, for one that just began."""
+    try:
+        return min(float(request.GET["since"]), time.time())
+    except (KeyError, ValueError):
+        return time.time()
+
+
 class ObservedView(RoleRequired):
     """How far a change has come: requested, published, observed by n of m agents."""
 
     def get(self, request: HttpRequest, revision: int) -> HttpResponse:
         """Answer with the notice's next state; a final one asks no more."""
-        started = float(request.GET.get("since") or time.time())
+        started = since(request)
         publication = selectors.publication()
         found = selectors.observed(revision)
         is_late = time.time() - started > FOLLOW_S

@@ -37,6 +37,11 @@ class FlightCache:
                 self._store(key, value)
         return value
 
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._guard:
+            self._entries.clear()
+
     def _look_up(self, key: Hashable) -> tuple[bool, Any]:
         at, value = self._entries.get(key, (float("-inf"), None))
         return self._clock() - at < self._ttl_s, value

@@ -81,6 +81,7 @@ class RecentStore:
     """Books reports and reads them back; every call ends within a few tenths of a second."""
 
     def __init__(self, url: str, *, timeout_s: float, clock: Callable[[], float] = time.monotonic):
+        self.url = url
         self._redis = redis.Redis.from_url(
             url,
             socket_timeout=timeout_s,
@@ -179,7 +180,7 @@ _store: RecentStore | None = None
 def store() -> RecentStore:
     """Give this process's store, made at first use so that forked workers make their own."""
     global _store
-    if _store is None:
+    if _store is None or _store.url != settings.REDIS_URL:
         _store = RecentStore(settings.REDIS_URL, timeout_s=settings.REDIS_TIMEOUT_S)
     return _store
 

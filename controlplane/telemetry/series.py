@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from controlplane.domain import latency
 from controlplane.telemetry.snapshots import (
@@ -96,7 +97,7 @@ def load_series(steps: Steps, window: Window) -> SeriesSet:
     series: dict[str, list[float | None]] = {"running": [], "waiting": []}
     for span in spans(steps, window):
         for name in series:
-            numbers = _newest(span, lambda r, n=name: getattr(r, n))
+            numbers = _newest(span, attrgetter(name))
             series[name].append(sum(numbers) if numbers else None)
     return SeriesSet(window=window, unit="requests", series=series, source=RECENT)
 

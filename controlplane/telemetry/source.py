@@ -46,7 +46,7 @@ def replica_chart(pool: str, replica: str, chart: str, window: Window) -> Answer
 
 def gpu_chart(agent: str, figure: str, window: Window) -> Answer:
     """Give one figure of each GPU of an agent's node."""
-    key = ("gpu", agent, window.start_s, window.end_s)
+    key = (recent.store(), "gpu", agent, window.start_s, window.end_s)
     steps = _steps.get(key, lambda: recent.store().gpu_steps(agent, window.start_s, window.end_s))
     return (
         steps if isinstance(steps, NoData) else _explained(series.gpu_series(steps, window, figure))
@@ -67,7 +67,7 @@ def pool_steps(pool: str, window: Window) -> list[PoolStep | None] | NoData:
     """Read a pool's steps with enough before the window for its first point."""
     start_s = window.start_s - (window.span_s - window.step_s)
     start_s = start_s // recent.STEP_S * recent.STEP_S
-    key = ("pool", pool, start_s, window.end_s)
+    key = (recent.store(), "pool", pool, start_s, window.end_s)
     return _steps.get(key, lambda: recent.store().pool_steps(pool, start_s, window.end_s))
 
 
@@ -81,7 +81,7 @@ def pool_summaries(pools: Sequence[str]) -> dict[str, PoolSummary] | NoData:
             return rows
         return {p: series.summary(m, covered_s=_covered_s(m, now)) for p, m in rows.items()}
 
-    return _steps.get(("summaries", tuple(pools), int(now) // 2), read)
+    return _steps.get((recent.store(), "summaries", tuple(pools), int(now) // 2), read)
 
 
 def _covered_s(minutes: Sequence[PoolStep | None], now: float) -> float:

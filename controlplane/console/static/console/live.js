@@ -58,7 +58,7 @@
     pending = Math.max(0, pending - 1);
     const el = region(event);
     if (!el) return;
-    if (event.detail.successful) arrived(el, event.detail.xhr.getResponseHeader("X-Digest"));
+    if (event.detail.xhr.status < 400 && event.detail.successful) arrived(el, event.detail.xhr.getResponseHeader("X-Digest"));
     else missed(el);
   });
   function arrived(el, digest) {
@@ -72,6 +72,10 @@
     const note = $(".stale-note", el.parentElement) || el.insertAdjacentElement("afterbegin", Object.assign(document.createElement("p"), { className: "stale-note", role: "status" }));
     note.textContent = `As of ${new Date(Number(el.dataset.at || performance.timeOrigin)).toLocaleTimeString()}: the console does not answer. Trying again.`;
   }
+  // A problem is shown where it was asked for, in the dialog; a live part keeps what it shows.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.xhr.status >= 400 && event.detail.target.closest("[data-live]")) event.detail.shouldSwap = false;
+  });
   document.addEventListener("htmx:afterSwap", (event) => {
     ages();
     truth();

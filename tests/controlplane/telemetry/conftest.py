@@ -1,0 +1,59 @@
+"""A Redis and a Prometheus of the tests' own, and reports to book."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.telemetry.recent import RecentStore
+from routing_agent import wire
+from tests.fakes.prometheus import FakePrometheus
+from tests.redis_server import RedisServer
+
+T0 = 1_800_000_000.0  # a whole minute
+
+
+def report(number: int = 1, **given: Any) -> wire.Report:
+    """A report of agent `agt-1`."""
+    defaults: dict[str, Any] = {"agent": "agt-1", "started_at": 5.0, "sent_at": 0.0}
+    return wire.Report(number=number, **(defaults | given))
+
+
+def replica(**given: Any) -> wire.ReplicaReport:
+    """A replica `rpl-1` of pool `chat`."""
+    return wire.ReplicaReport(**({"replica": "rpl-1", "pool": "chat"} | given))
+
+
+def delta(**given: Any) -> wire.PoolDelta:
+    """What pool `chat` did."""
+    return wire.PoolDelta(**({"pool": "chat", "version": "v1"} | given))
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A redis-server shared by a module's tests."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not on PATH")
+    server = RedisServer(Path(tmp_path_factory.mktemp("redis")))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> RecentStore:
+    """An empty recent store with the timeouts of production."""
+    found = RecentStore(redis_server.url, timeout_s=0.2)
+    found._redis.flushall()
+    return found
+
+
+@pytest.fixture
+def prometheus_server() -> Iterator[FakePrometheus]:
+    """A fake Prometheus."""
+    server = FakePrometheus()
+    yield server
+    server.stop()
