@@ -92,12 +92,16 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
         gate = SignedOnly()
         admin = AdminPort(gate, parts.fleet, parts.metrics, proxy, life.receiver, life.state)
         life.receiver.start_from_disk()
+        identity = life.kept_identity()
+        if identity is not None:  # a restart obeys pushes from the first moment
+            gate.verifier = life.trust(identity)
         async with Ports(parts.config, proxy, HttpServer(admin.handle)) as ports:
-            identity = await stop.unless_stopped(life.identify(ports.traffic, ports.admin))
+            if identity is None:
+                identity = await stop.unless_stopped(life.register(ports.traffic, ports.admin))
             if identity is None:
                 return
-            gate.verifier = life.trust(identity)
-            reporter = life.reporter(identity, gate.verifier, proxy)
+            verifier = gate.verifier = gate.verifier or life.trust(identity)
+            reporter = life.reporter(identity, verifier, proxy)
             loops = parts.watchers() | {"reporter": reporter.run(), "gpus": life.watch_gpus()}
             await run_until_drained(loops, proxy, parts.config.drain_limit_s, stop)
             await life.say_goodbye()

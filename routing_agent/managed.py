@@ -93,8 +93,12 @@ class ManagedLife:
 
     # -- registration --------------------------------------------------------------------------
 
-    async def identify(self, traffic_port: int, admin_port: int) -> Identity:
-        """Give this agent's identity, registering if it has none; waits for the control plane."""
+    def kept_identity(self) -> Identity | None:
+        """Give the identity of an earlier start; None if this agent has to register."""
+        return self._registrar().kept(self.role.token, adopt=self.role.adopt)
+
+    async def register(self, traffic_port: int, admin_port: int) -> Identity:
+        """Register this agent; waits for the control plane."""
         host = self.role.advertise_host
         host = f"[{host}]" if ":" in host else host
         request = RegisterRequest(
@@ -105,14 +109,16 @@ class ManagedLife:
             agent_version=__version__,
             node=self._node,
         )
-        registrar = Registrar(
+        return await self._registrar().register(request)
+
+    def _registrar(self) -> Registrar:
+        return Registrar(
             control_plane=self.role.control_plane,
             client=self.parts.client,
             clock=self.clock,
             file=IdentityFile(self.role.state_dir / "identity.json"),
             chance=self.parts.chance,
         )
-        return await registrar.identify(request, adopt=self.role.adopt)
 
     def trust(self, identity: Identity) -> Verifier:
         """Obey this control plane from now on; gives what checks its signatures."""

@@ -77,25 +77,24 @@ class Registrar:
     file: IdentityFile
     chance: Chance
 
-    async def identify(self, request: RegisterRequest, *, adopt: bool) -> Identity:
-        """Give the kept identity, or register for one.
+    def kept(self, token: str, *, adopt: bool) -> Identity | None:
+        """Give the identity from disk; None if this agent has to register.
 
         With `adopt` an agent that has an identity registers anew, once per token: the flag may stay
         in a service file over restarts.
         """
         kept = self.file.load()
-        if kept is not None and not (adopt and request.token):
-            return kept
-        if kept is not None and kept.token_sha256 == _sha256(request.token):
-            return kept
+        if kept is None or (adopt and token and kept.token_sha256 != _sha256(token)):
+            return None
+        return kept
+
+    async def register(self, request: RegisterRequest) -> Identity:
+        """Register with the one-time token, as often as it takes; RegistrationRefused is final."""
         if not request.token:
             raise RegistrationRefused(
                 "This agent is not registered yet. Create a one-time token for it in the console "
                 "(Nodes, Add node) and start it with --token-file or SIGNALBOX_TOKEN."
             )
-        return await self._register(request)
-
-    async def _register(self, request: RegisterRequest) -> Identity:
         pause_s = FIRST_PAUSE_S
         while True:
             try:

@@ -42,6 +42,11 @@ async def registrar(control_plane, tmp_path):
     await client.close()
 
 
+async def identify(registrar, request, *, adopt=False):
+    """Do what a start does."""
+    return registrar.kept(request.token, adopt=adopt) or await registrar.register(request)
+
+
 def asking(token: str = "once") -> RegisterRequest:
     return RegisterRequest(
         token=token, name="node-a", traffic_url="http://a:1", admin_url="http://a:2"
@@ -49,7 +54,7 @@ def asking(token: str = "once") -> RegisterRequest:
 
 
 async def test_a_token_becomes_an_identity_for_the_owner_only(registrar, control_plane, tmp_path):
-    identity = await registrar.identify(asking(), adopt=False)
+    identity = await identify(registrar, asking())
     assert (identity.agent, identity.lineage) == ("agent-1", "lineage-1")
     assert identity.public_key == control_plane.public_key
     assert stat.S_IMODE((tmp_path / "identity.json").stat().st_mode) == 0o600
@@ -57,21 +62,21 @@ async def test_a_token_becomes_an_identity_for_the_owner_only(registrar, control
 
 
 async def test_a_restarted_agent_needs_neither_token_nor_control_plane(registrar, control_plane):
-    identity = await registrar.identify(asking(), adopt=False)
+    identity = await identify(registrar, asking())
     await control_plane.stop()
-    assert await registrar.identify(asking(token=""), adopt=False) == identity
+    assert await identify(registrar, asking(token="")) == identity
 
 
 @pytest.mark.parametrize("token", ["once", "never-existed"])
 async def test_a_used_or_unknown_token_is_refused_with_the_remedy(registrar, control_plane, token):
     control_plane.tokens.discard("once")
     with pytest.raises(RegistrationRefused, match="create a new one in the console"):
-        await registrar.identify(asking(token), adopt=False)
+        await identify(registrar, asking(token))
 
 
 async def test_without_token_and_identity_the_message_says_where_to_get_one(registrar):
     with pytest.raises(RegistrationRefused, match="--token-file or SIGNALBOX_TOKEN"):
-        await registrar.identify(asking(token=""), adopt=False)
+        await identify(registrar, asking(token=""))
 
 
 async def test_it_waits_for_a_control_plane_that_is_not_up_yet(
@@ -79,7 +84,7 @@ async def test_it_waits_for_a_control_plane_that_is_not_up_yet(
 ):
     monkeypatch.setattr(identity_module, "FIRST_PAUSE_S", 0.01)
     control_plane.status = 503
-    registering = asyncio.ensure_future(registrar.identify(asking(), adopt=False))
+    registering = asyncio.ensure_future(identify(registrar, asking()))
     await until(lambda: control_plane.calls[REGISTER] >= 2)
     await control_plane.stop()
     control_plane.status = None
@@ -88,30 +93,30 @@ async def test_it_waits_for_a_control_plane_that_is_not_up_yet(
 
 
 async def test_adopt_registers_again_once_per_token(registrar, control_plane):
-    first = await registrar.identify(asking(), adopt=True)
-    assert await registrar.identify(asking(), adopt=True) == first
+    first = await identify(registrar, asking(), adopt=True)
+    assert await identify(registrar, asking(), adopt=True) == first
     control_plane.lineage = "lineage-2"
-    moved = await registrar.identify(asking("second"), adopt=True)
+    moved = await identify(registrar, asking("second"), adopt=True)
     assert moved.lineage == "lineage-2"
-    assert await registrar.identify(asking("second"), adopt=True) == moved
-    assert await registrar.identify(asking(token=""), adopt=True) == moved
+    assert await identify(registrar, asking("second"), adopt=True) == moved
+    assert await identify(registrar, asking(token=""), adopt=True) == moved
 
 
 async def test_a_new_token_alone_changes_nothing(registrar, control_plane):
-    first = await registrar.identify(asking(), adopt=False)
-    assert await registrar.identify(asking("second"), adopt=False) == first
+    first = await identify(registrar, asking())
+    assert await identify(registrar, asking("second")) == first
     assert "second" in control_plane.tokens
 
 
 async def test_an_unreadable_identity_is_not_thrown_away(registrar, tmp_path):
     (tmp_path / "identity.json").write_text("{")
     with pytest.raises(RegistrationRefused, match=r"identity\.json cannot be read"):
-        await registrar.identify(asking(), adopt=False)
+        await identify(registrar, asking())
     assert (tmp_path / "identity.json").read_text() == "{"
 
 
 async def test_an_identity_shows_no_secret(registrar):
-    identity = await registrar.identify(asking(), adopt=False)
+    identity = await identify(registrar, asking())
     assert identity.agent_token not in repr(identity)
 
 
