@@ -13,7 +13,7 @@ DONE = b"data: [DONE]"
 class Streams:
     """A number of clients on a thread of their own; a context that ends when their streams end."""
 
-    def __init__(self, port: int, key: str, model: str, *, clients: int, tokens: int = 150) -> None:
+    def __init__(self, port: int, key: str, model: str, *, clients: int, tokens: int = 100) -> None:
         self.port = port
         self.clients = clients
         self.running = 0

@@ -30,7 +30,7 @@ def change_the_fleet(stack: Stack) -> int:
     """Make a change that needs a new table and give the fleet revision it caused."""
     with stack.operator() as operator:
         pool = operator.get("/api/v1/pools/chat/").json()
-        limit = 8 if pool["settings"].get("queue_limit_per_replica", 8) != 8 else 9
+        limit = pool["settings"]["queue_limit_per_replica"]["value"] + 1
         answer = operator.patch(
             "/api/v1/pools/chat/",
             json={"settings": {"queue_limit_per_replica": limit}, "reason": "end-to-end test"},
