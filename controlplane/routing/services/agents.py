@@ -19,6 +19,7 @@ from controlplane.domain.urls import checked_origin
 from controlplane.fleet.models import Agent, Node, RegistrationToken
 from controlplane.routing import selectors, signing
 from controlplane.routing.models import Delivery, Publication, RoutingEpoch
+from controlplane.routing.services import halting
 from controlplane.routing.services.halting import note_running
 from controlplane.telemetry import recent
 from controlplane.wake import waker
@@ -245,9 +246,7 @@ def table_for_agent(*, token: str) -> RoutingEpoch:
     authenticate(token)
     current = selectors.publication()
     if current.halted_reason:
-        raise Unavailable(
-            f"Publishing is halted: {current.halted_reason}", code="publishing_halted"
-        )
+        raise Unavailable(halting.told(current), code="publishing_halted")
     newest = selectors.newest_table(current)
     if newest is None:
         raise Unavailable("No table has been published yet.", code="no_table")

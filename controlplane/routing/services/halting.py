@@ -63,14 +63,21 @@ def note_running(current: Publication, agent: str, running: Running) -> None:
 def _halt(reason: str, epoch: int) -> None:
     row = Publication.objects.filter(pk=1)
     row.filter(highest_reported_epoch__lt=epoch).update(highest_reported_epoch=epoch)
-    text = f"{reason}: was the database restored from a backup? Run `manage.py adopt`."
-    if not row.filter(halted_reason="").update(halted_reason=text, halted_at=timezone.now()):
+    if not row.filter(halted_reason="").update(halted_reason=reason, halted_at=timezone.now()):
         return
     log.error("publishing_halted", reason=reason, epoch=epoch)
-    record(actor=LOOP, verb="routing.halt", target=("routing", "publication"), reason=text)
+    record(actor=LOOP, verb="routing.halt", target=("routing", "publication"), reason=reason)
 
 
 def refuse_if_halted(current: Publication) -> None:
     """Raise Conflict while publishing is halted: no table of ours may go out then."""
     if current.halted_reason:
-        raise Conflict(f"Publishing is halted: {current.halted_reason}", code="publishing_halted")
+        raise Conflict(told(current), code="publishing_halted")
+
+
+def told(current: Publication) -> str:
+    """Say why publishing is halted and what to do."""
+    return (
+        f"Publishing is halted: {current.halted_reason}. Was the database restored from a backup?"
+        " Look at what it holds, then run `manage.py adopt`."
+    )

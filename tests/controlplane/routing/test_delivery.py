@@ -17,6 +17,7 @@ from controlplane.fleet.models import Agent
 from controlplane.routing import selectors, services, signing
 from controlplane.routing.explain import explain
 from controlplane.routing.models import Delivery, Publication, RoutingEpoch
+from controlplane.routing.services import halting
 from routing_agent import wire
 from tests.controlplane.routing.conftest import at_once, deliver_all, register
 from tests.factories import WHY, make_agent, make_pool
@@ -209,7 +210,7 @@ class TestRestoredBackup:
         services.book_report(report=restored.report(), token=restored.token)
         current = selectors.publication()
         assert "node-1 runs epoch 3, newer than ours (1)" in current.halted_reason
-        assert "manage.py adopt" in current.halted_reason
+        assert "manage.py adopt" in halting.told(current)
         assert current.highest_reported_epoch == 3
         fleet.update_pool(slug="chat", settings={"max_retries": 4}, **WHY)
         assert services.publish_if_behind() is None
