@@ -19,6 +19,9 @@ from routing_agent.proxy.upstream import EngineConnection, EngineLink
 # new connection executes it once.
 CLOSE_RACE_S: Final = 0.5
 
+# How many connect limits an attempt waits while its engine accepts other connections.
+BURST_PATIENCE: Final = 4
+
 Verdict = Literal["good", "bad", "none"]
 
 
@@ -124,6 +127,17 @@ class Attempt:
     def is_stream(self) -> bool:
         """Whether the answer comes as events."""
         return isinstance(self.answer, StreamAnswer)
+
+    @property
+    def is_engine_accepting(self) -> bool:
+        """Whether the engine let others in while this attempt waited for its connection.
+
+        A burst can overrun an engine's queue of new connections; the kernel tries again after a
+        second. That is not an engine that is down, so the attempt waits a little longer.
+        """
+        waited_s = monotonic() - self.started_at
+        longest_s = BURST_PATIENCE * self.pool.settings.connect_limit_s
+        return self.link.connected_at >= self.started_at and waited_s < longest_s
 
     # -- Receiver of the connection ------------------------------------------------------------
 

@@ -323,6 +323,8 @@ class Exchange:
         elif self._limit == "queue" or self.attempt is None:
             message = "Waited too long in the queue for a free replica. Try again shortly."
             self._answer_error(ErrorAnswer("queue_timeout", message, retry_after_s=2.0))
+        elif self._limit == "connect" and self.attempt.is_engine_accepting:
+            self._enter("connecting", self.proxy.now)
         elif self._limit == "connect":
             self.attempt_failed(Failed("connect", "no connection within the limit"))
         else:

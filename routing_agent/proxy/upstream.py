@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
+from time import monotonic
 from typing import Any, Protocol, cast
 
 import httptools
@@ -184,13 +185,15 @@ class EngineConnection(asyncio.Protocol):
 class EngineLink:
     """The pool of connections to one replica's address, and the head of requests to it."""
 
-    __slots__ = ("_endpoint", "_head", "_lines", "_tasks", "address", "idle", "open", "replica")
+    __slots__ = ("_endpoint", "_head", "_lines", "_tasks", "address", "connected_at", "idle", "open",
+                 "replica")  # fmt: skip
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.address = parse_url(replica.endpoint.url)
         self.idle: deque[EngineConnection] = deque()
         self.open: set[EngineConnection] = set()
+        self.connected_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._endpoint: Endpoint | None = None
         self._refresh()
@@ -248,6 +251,7 @@ class EngineLink:
         except OSError as fault:
             receiver.connect_failed(fault.strerror or str(fault))
         else:
+            self.connected_at = monotonic()
             receiver.connected(connection)
 
     def forget(self, connection: EngineConnection) -> None:

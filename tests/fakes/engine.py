@@ -195,7 +195,7 @@ class FakeEngine:
         self.arrival = asyncio.Event()
         self.bytes_received = 0
         self.port = 0
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     @classmethod
     async def start(
@@ -209,8 +209,9 @@ class FakeEngine:
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen (again)."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), host, port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        server = await loop.create_server(lambda: _Connection(self), host, port)
+        self._servers.append(server)
+        self.port = server.sockets[0].getsockname()[1]
         self.host = host
 
     @property
@@ -234,8 +235,8 @@ class FakeEngine:
 
     async def stop(self) -> None:
         """Stop listening and drop every connection."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in self.connections:
             if not connection.is_closed:
                 connection.transport.abort()

@@ -37,7 +37,9 @@ class Reply:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         found = []
         for block in text.split("\n\n"):
-            lines = [line[5:].removeprefix(" ") for line in block.split("\n") if line[:5] == "data:"]
+            lines = [
+                line[5:].removeprefix(" ") for line in block.split("\n") if line[:5] == "data:"
+            ]
             if lines:
                 found.append("\n".join(lines))
         return found
@@ -75,7 +77,7 @@ class RawClient:
     async def close_all() -> None:
         """Close every client of this test."""
         for client in OPEN:
-            client.writer.close()
+            client.writer.transport.abort()
         for client in OPEN:
             with contextlib.suppress(ConnectionError):
                 await client.writer.wait_closed()
@@ -84,9 +86,7 @@ class RawClient:
     def write(self, data: bytes) -> None:
         self.writer.write(data)
 
-    def post(
-        self, body: Any, *, path: str = "/v1/chat/completions", **headers: str
-    ) -> None:
+    def post(self, body: Any, *, path: str = "/v1/chat/completions", **headers: str) -> None:
         """Send a POST with a JSON body; header names may use underscores."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         lines = {"host": "proxy", "content-type": "application/json"}

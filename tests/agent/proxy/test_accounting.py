@@ -137,9 +137,7 @@ async def test_a_burst_cannot_jump_over_the_concurrency_limit(rig: Rig) -> None:
 
     await rig.start(held)
     rig.configure(table=two_tenants(concurrency=5))
-    asked = [
-        asyncio.create_task(rig.ask(chat(), authorization="Bearer sk-1")) for _ in range(50)
-    ]
+    asked = [asyncio.create_task(rig.ask(chat(), authorization="Bearer sk-1")) for _ in range(50)]
     await until(lambda: len(rig.records) == 45)
     other = asyncio.create_task(rig.ask(chat(), authorization="Bearer sk-2"))
     await rig.engines[0].called(6)
@@ -151,9 +149,7 @@ async def test_a_burst_cannot_jump_over_the_concurrency_limit(rig: Rig) -> None:
     assert refused.error["code"] == "rate_limit_exceeded"
     assert refused.error["limit"] == "concurrency"
     assert int(refused.headers["retry-after"]) >= 1
-    again = await asyncio.gather(
-        *(rig.ask(chat(), authorization="Bearer sk-1") for _ in range(5))
-    )
+    again = await asyncio.gather(*(rig.ask(chat(), authorization="Bearer sk-1") for _ in range(5)))
     assert {r.status for r in again} == {200}
 
 

@@ -259,9 +259,7 @@ async def test_an_unusable_replica_gets_no_session(rig: Rig) -> None:
     first = await home()
     assert {await home() for _ in range(5)} == {first}
     i = int(first[1:])
-    rig.set_endpoints(
-        *(rig.endpoint(j, state="draining" if j == i else "ready") for j in range(3))
-    )
+    rig.set_endpoints(*(rig.endpoint(j, state="draining" if j == i else "ready") for j in range(3)))
     moved = {await home() for _ in range(5)}
     assert len(moved) == 1
     assert moved != {first}

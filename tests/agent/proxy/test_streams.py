@@ -63,9 +63,7 @@ FRAMINGS = {
     "no space": [t.replace(b"data: ", b"data:") for t in (*TOKENS, DONE)],
     "crlf": [t.replace(b"\n", b"\r\n") for t in (*TOKENS, DONE)],
     "cr": [t.replace(b"\n", b"\r") for t in (*TOKENS, DONE)],
-    "crlf cut": [
-        piece for t in (*TOKENS, DONE) for piece in (t[:-2] + b"\r\n\r", b"\n")
-    ],
+    "crlf cut": [piece for t in (*TOKENS, DONE) for piece in (t[:-2] + b"\r\n\r", b"\n")],
     "two data lines": [TOKENS[0], TOKENS[1], TWO_LINES, TOKENS[3], DONE],
     "no blank line at the end": [*TOKENS, DONE.rstrip()],
 }
