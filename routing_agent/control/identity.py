@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 REGISTER_PATH = "/api/v1/agent/register"
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 5.0
 # Statuses that may pass by themselves; every other 4xx is the control plane's last word.
 PASSING = frozenset({408, 425, 429})
 

@@ -15,6 +15,7 @@ import asyncio
 import os
 from collections import deque
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import structlog
@@ -27,6 +28,7 @@ log = structlog.get_logger()
 LIMIT_BYTES = 256 * 1024 * 1024  # about a million records
 COMPACT_BYTES = 4 * 1024 * 1024
 HEAD_BYTES = 64  # more than a head line needs
+TAIL_BYTES = 64 * 1024  # more than a record needs
 WRITE_DELAY_S = 0.25
 BATCH = 5000
 
@@ -198,16 +200,26 @@ def _open(path: Path) -> tuple[int, int, int]:
     if not path.exists():
         write_durably(path, _head(0))
     path.chmod(OWNER_ONLY)
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]  # a crash may leave half a line at the end
-    head, _, rest = whole.partition(b"\n")
-    try:
-        acknowledged = msgspec.json.decode(head, type=Head).acknowledged
-    except msgspec.MsgspecError as error:
-        aside = set_aside(path)
-        log.error("usage_file_corrupt", set_aside=str(aside), error=str(error))
-        return _open(path)
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
-    numbers = [r.number for line in rest.splitlines() if (r := _record(line))]
-    return acknowledged, max([acknowledged, *numbers]), len(head) + 1
+    with path.open("r+b") as file:
+        head = file.readline()
+        try:
+            acknowledged = msgspec.json.decode(head, type=Head).acknowledged
+        except msgspec.MsgspecError as error:
+            aside = set_aside(path)
+            log.error("usage_file_corrupt", set_aside=str(aside), error=str(error))
+            return _open(path)
+        tail = _tail(file, len(head))
+        whole = tail[: tail.rfind(b"\n") + 1]  # a crash may leave half a line at the end
+        if len(whole) < len(tail):
+            file.truncate(file.seek(0, os.SEEK_END) - len(tail) + len(whole))
+    numbers = [r.number for line in whole.splitlines() if (r := _record(line))]
+    return acknowledged, max([acknowledged, *numbers]), len(head)
+
+
+def _tail(file: BinaryIO, start: int) -> bytes:
+    """Read the end of the file from a line's beginning: numbers grow, so the last tell all."""
+    end = file.seek(0, os.SEEK_END)
+    offset = max(start, end - TAIL_BYTES)
+    file.seek(offset)
+    tail = file.read()
+    return tail if offset == start else tail[tail.find(b"\n") + 1 :]

@@ -96,6 +96,21 @@ async def test_half_a_line_at_the_end_is_what_a_crash_leaves_and_is_cut_off(spoo
     restarted.close()
 
 
+async def test_only_the_end_of_a_long_file_is_read_at_a_start(spool, path, monkeypatch):
+    monkeypatch.setattr(spool_module, "TAIL_BYTES", 300)
+    for i in range(100):
+        spool.add(record(str(i)))
+    await spool.take()
+    spool.close()
+    with path.open("ab") as file:
+        file.write(b'{"number":101,"at"')
+    restarted = UsageSpool(path)
+    assert restarted.last_number == 100
+    restarted.add(record("next"))
+    assert numbers(await restarted.take()) == list(range(1, 102))
+    restarted.close()
+
+
 async def test_a_corrupt_file_is_set_aside(path):
     path.write_bytes(b"\x00\x01\n\x02\n")
     spool = UsageSpool(path)
