@@ -55,6 +55,7 @@ INSTALLED_APPS = [
     "controlplane.catalog",
     "controlplane.fleet",
     "controlplane.routing",
+    "controlplane.usage",
     "controlplane.telemetry",
     "controlplane.api",
     "controlplane.overview",

@@ -17,6 +17,7 @@ from django.views.decorators.csrf import csrf_exempt
 from controlplane.api import errors
 from controlplane.domain.errors import Invalid, ProblemError, Unauthorized
 from controlplane.routing import services, signing
+from controlplane.usage import services as usage
 from routing_agent import wire
 
 # 5,000 usage records of a long outage are 2 MB.
@@ -78,7 +79,12 @@ def register(request: HttpRequest) -> HttpResponse:
 def report(request: HttpRequest) -> HttpResponse:
     """Book a heartbeat and say what is newest."""
     token = _token(request)
-    return _json(services.book_report(report=_message(request, wire.Report), token=token))
+    told = _message(request, wire.Report)
+    acknowledged = 0
+    if told.usage:
+        agent = services.authenticate(token)
+        acknowledged = usage.book_usage(agent=agent, records=told.usage)
+    return _json(services.book_report(report=told, token=token, usage_acknowledged=acknowledged))
 
 
 @_endpoint("GET")

@@ -1,0 +1,47 @@
+"""Usage records add up to what was served, by hour and key."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.domain.usage import roll_up
+from routing_agent.wire import UsageRecord
+
+NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
+HOUR = NOW.replace(minute=0)
+
+
+def record(number=1, **given_values):
+    defaults = {"at": NOW.timestamp(), "request_id": "r", "tenant": "acme"}
+    return UsageRecord(number=number, **(defaults | given_values))
+
+
+def test_records_of_one_hour_and_key_become_one_sum():
+    (entry,) = roll_up(
+        [
+            record(prompt_tokens=10, cached_prompt_tokens=4, output_tokens=2),
+            record(prompt_tokens=5, status=502, estimated=True),
+        ],
+        now=NOW,
+    ).items()
+    key, sums = entry
+    assert (key.hour, key.tenant) == (HOUR, "acme")
+    assert (sums.requests, sums.failed, sums.estimated) == (2, 1, 1)
+    assert (sums.prompt_tokens, sums.cached_prompt_tokens, sums.output_tokens) == (15, 4, 2)
+
+
+@pytest.mark.parametrize("at", [0.0, 1e300, float("nan"), -1e18, 4e9])
+def test_a_moment_that_cannot_be_counts_as_now(at):
+    assert [key.hour for key in roll_up([record(at=at)], now=NOW)] == [HOUR]
+
+
+@given(st.lists(st.builds(record, tenant=st.sampled_from("ab"), output_tokens=st.integers(0, 9))))
+def test_nothing_is_lost_and_keys_come_in_order(records):
+    rolled = roll_up(records, now=NOW)
+    assert sum(sums.requests for sums in rolled.values()) == len(records)
+    assert sum(s.output_tokens for s in rolled.values()) == sum(r.output_tokens for r in records)
+    assert list(rolled) == sorted(rolled)
