@@ -45,6 +45,7 @@ class Replica:
         "id",
         "inflight_requests",
         "inflight_tokens",
+        "is_gone",
         "last_token_at",
         "leaving_at",
         "model_names",
@@ -80,6 +81,7 @@ class Replica:
         self.model_names: tuple[str, ...] = ()  # what the engine lists under /v1/models
         self.breaker = Breaker(settings)
         self.last_token_at: float | None = None
+        self.is_gone = False  # no longer in the newest table
         self.leaving_at: float | None = None  # since when it drains or is gone from the table
         self.ramp_from: float | None = None  # start of slow start; None = at full weight
         self.requests_total = 0
@@ -112,7 +114,8 @@ class Replica:
         """Note that the newest table no longer has this replica; its streams go on for a while."""
         if self.leaving_at is None:
             self.leaving_at = now
-        self.blocked = "removed from the routing table"
+        self.is_gone = True
+        self._judge()
 
     # -- what probes and scrapes say -----------------------------------------------------------
 
@@ -264,7 +267,9 @@ class Replica:
 
     def _judge(self) -> None:
         """Work out `blocked` anew; called whenever something it depends on changed."""
-        if self.endpoint.state != "ready":
+        if self.is_gone:
+            self.blocked = "removed from the routing table"
+        elif self.endpoint.state != "ready":
             self.blocked = _STATE_REASONS[self.endpoint.state]
         elif self.health == "unhealthy":
             self.blocked = f"unhealthy: {self.health_reason}"

@@ -348,6 +348,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _write_head(self, status: int, lines: bytes, *, length: int | None, data: bytes) -> None:
         self._chunked = False
+        if self._proxy.is_draining:
+            self._keep_alive = False
         if length is not None:
             framing = b"content-length: %d\r\n" % length
         elif self._may_chunk():
