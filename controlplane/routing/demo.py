@@ -13,10 +13,13 @@ from typing import Any, Final
 
 from django.utils.text import slugify
 
+from controlplane.audit.models import AuditEvent
 from controlplane.catalog import services as catalog
 from controlplane.catalog.models import Kind, Model
+from controlplane.domain.replica_states import Event
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Pool, Replica
+from controlplane.fleet.services.replicas import WITHOUT_TRAFFIC
 from controlplane.routing.first_start import ACTOR, secrets_dir, write_private
 from controlplane.tenants import services as tenants
 from controlplane.tenants.keys import digest
@@ -103,6 +106,7 @@ def ensure_demo(engines: list[Engine], nodes: list[str]) -> dict[str, Any]:
     names = list(dict.fromkeys(engine.model for engine in engines))
     for name in names:
         _ensure_model(name)
+    _forget_replicas_elsewhere(engines)
     for number, engine in enumerate(engines):
         node = nodes[number % len(nodes)] if nodes else None
         _ensure_replica(engine, node, gpu=number // max(1, len(nodes)))
@@ -157,8 +161,27 @@ def _free_aliases(demo: DemoModel) -> list[str]:
     return [alias for alias in demo.aliases if alias not in taken]
 
 
+def _forget_replicas_elsewhere(engines: list[Engine]) -> None:
+    """Delete the replicas of an earlier start on other ports; those an operator added stay."""
+    registered = AuditEvent.objects.filter(
+        verb="replica.register", target_kind="replica", actor=ACTOR.name, reason=REASON
+    )
+    ours = Replica.objects.filter(public_id__in=registered.values("target"))
+    for replica in ours.exclude(url__in=[_url(engine) for engine in engines]):
+        reason = "its engine is started on another port now"
+        if replica.state not in WITHOUT_TRAFFIC:
+            fleet.move_replica(
+                replica_id=replica.public_id, event=Event.GONE, actor=ACTOR, reason=reason
+            )
+        fleet.delete_replica(replica_id=replica.public_id, actor=ACTOR, reason=reason)
+
+
+def _url(engine: Engine) -> str:
+    return f"http://127.0.0.1:{engine.port}"
+
+
 def _ensure_replica(engine: Engine, node: str | None, gpu: int) -> None:
-    url = f"http://127.0.0.1:{engine.port}"
+    url = _url(engine)
     if Replica.objects.filter(url=url).exists():
         return
     fleet.register_replica(

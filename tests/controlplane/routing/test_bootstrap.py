@@ -104,6 +104,19 @@ def test_what_an_operator_did_meanwhile_stays():
     assert other.state == "stopped"
 
 
+def test_on_other_ports_the_demo_moves_there_and_an_operators_replica_stays():
+    run(*DEMO)
+    fleet.register_replica(pool="chat", url="http://127.0.0.1:8000", **WHY)
+    Replica.objects.update(state="ready")
+    run(*[word.replace("=83", "=93") for word in DEMO])
+    urls = sorted(url.removeprefix("http://127.0.0.1:") for url in _urls())
+    assert urls == ["8000", "9301", "9302", "9303", "9304"]
+
+
+def _urls() -> list[str]:
+    return list(Replica.objects.values_list("url", flat=True))
+
+
 def test_a_lost_key_file_gets_new_keys_and_ends_the_old_ones():
     first = run(*DEMO)
     Path(first["key_file"]).write_text("not json")
