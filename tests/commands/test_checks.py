@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from checks import machine, servers, skips
 from checks.outcome import Outcome, Run
-from checks.stages import judge_audit
+from checks.stages import Tools, judge_audit
 from checks.tests import SUMMARY, Suite
 from stack import processes
 from stack.layout import ROOT, places
@@ -77,16 +77,11 @@ def test_pytests_summary_is_recognised(line, is_summary):
 
 def test_words_that_name_paths_replace_the_folders_of_the_postgresql_pass():
     def paths(*words: str) -> list[str]:
-        return Suite(run=Run(strict=False), tools=_Tools(), machine=HERE, words=words)._paths()
+        run, tools = Run(strict=False), Tools(places())
+        return Suite(run=run, tools=tools, machine=HERE, words=words)._paths()
 
     assert paths("-k", "drain") == ["tests/controlplane", "tests/contract", "-k", "drain"]
-    assert paths("tests/commands/test_checks.py::test_x") == [
-        "tests/commands/test_checks.py::test_x"
-    ]
-
-
-class _Tools:
-    here = places()
+    assert paths("tests/e2e::test_x") == ["tests/e2e::test_x"]
 
 
 def test_the_plugin_notes_skips_with_their_reason_and_runs_the_tour_last(tmp_path):

@@ -157,6 +157,29 @@ def test_up_repairs_what_a_killed_supervisor_left(stack: Stack):
     assert set(stack.health().values()) == {"ok"}
 
 
+def test_in_the_foreground_it_shows_a_readable_log_and_ctrl_c_stops_all_of_it(stack: Stack):
+    stack.command("down")
+    process = subprocess.Popen(
+        [stack.root / "bin" / "up", "--no-traffic", "--port-base", str(stack.base)],
+        cwd=stack.root,
+        env=stack.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout
+        shown = iter(process.stdout)
+        assert any("Ctrl-C stops all of it." in line for line in shown)
+        stack.kill("worker")  # something to tell
+        assert any(re.match(r"\d\d:\d\d:\d\d worker ", line) for line in shown)
+        groups = [s["pid"] for s in stack.status()["services"]]
+        process.send_signal(signal.SIGINT)
+        assert any(" stopped " in line for line in shown)
+    assert process.returncode == 0
+    assert [processes.group_members(group) for group in groups if group] == [[]] * len(groups)
+
+
 def _working_in(folder: Path) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
