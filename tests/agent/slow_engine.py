@@ -32,7 +32,8 @@ STREAM_HEAD = (
 class SlowEngine:
     """Serves model `m`; a stream says one token, waits for `go`, then ends well."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.go = asyncio.Event()
         self.running = 0
         self.calls: Counter[str] = Counter()
@@ -40,10 +41,11 @@ class SlowEngine:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
 
     async def start(self) -> SlowEngine:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -106,6 +106,24 @@ async def test_an_engine_that_comes_up_later_joins(run, engine, client, unused_t
     await late.stop()
 
 
+async def test_engines_with_ipv6_addresses_are_two_healthy_replicas(run, client):
+    engines = [await SlowEngine("::1").start() for _ in range(2)]
+    agent = await run(
+        *("serve", "--policy", "round_robin"), "--worker-urls", *(engine.url for engine in engines)
+    )
+    await agent.listens()
+    await until(lambda: len(agent.events("replica_health")) == 2)
+    assert {e["health"] for e in agent.events("replica_health")} == {"healthy"}
+    for _ in range(4):
+        assert (await complete(agent, client)).status_code == 200
+    assert [engine.calls["/v1/completions"] for engine in engines] == [2, 2]
+    metrics = (await client.get(f"{agent.admin}/metrics")).text
+    assert "replica-1" in metrics
+    assert "replica-2" in metrics
+    for engine in engines:
+        await engine.stop()
+
+
 async def test_stand_alone_nobody_pushes_a_table(run, engine, client):
     agent = await run("serve", "--worker-urls", engine.url)
     await agent.listens()
@@ -212,6 +230,31 @@ async def test_a_used_token_ends_with_the_reason_and_the_remedy(run, control_pla
     assert await agent.exit_status() == 3
     [refusal] = agent.events("registration_refused")
     assert "create a new one in the console" in refusal["why"]
+
+
+async def test_with_a_new_token_and_adopt_it_moves_to_another_control_plane(
+    run, control_plane, engine, client, tmp_path
+):
+    first = await run(*managed(control_plane, tmp_path))
+    await first.listens()
+    await ready(first, client)
+    await first.kill()
+    other = await FakeControlPlane(
+        lineage="lineage-2",
+        tokens={"moving"},
+        table=a_table(1, lineage="lineage-2", urls=(engine.url,)),
+    ).start()
+    words = managed(other, tmp_path, "--adopt")
+    (tmp_path / "token").write_text("moving")
+    for name in ("moved", "and-started-again-with-the-same-words"):
+        agent = await run(*words, name=name)
+        await agent.listens()
+        assert (await complete(agent, client)).status_code == 200
+        await until(lambda: other.reports and other.reports[-1].lineage == "lineage-2")
+        assert other.reports[-1].epoch == 1
+        await agent.kill()
+        other.reports.clear()
+    await other.stop()
 
 
 async def test_a_token_may_come_from_the_environment(run, control_plane, client, tmp_path):
