@@ -20,11 +20,9 @@ def parse_url(url: str) -> Address:
     """Take `http(s)://host:port` apart; an IPv6 host stands in brackets. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("not an http(s)://host:port address")
+        raise ValueError("not http(s)://host:port (an IPv6 host needs brackets)")
     if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("has more than scheme, host and port")
-    if ":" in parts.hostname and not parts.netloc.startswith("["):
-        raise ValueError("an IPv6 host needs brackets: http://[::1]:8000")
     is_tls = parts.scheme == "https"
     port = parts.port or (443 if is_tls else 80)
     return Address(parts.hostname, port, is_tls, parts.netloc)

@@ -223,7 +223,9 @@ class LeastRequests:
         least = float("inf")
         turn = _turn(pool, len(usable))
         for replica in (*usable[turn:], *usable[:turn]):
-            score = (replica.inflight_requests + 1) / replica.weight(now)
+            ramps = replica.ramp_from is not None
+            weight = replica.weight(now) if ramps else replica.endpoint.weight
+            score = (replica.inflight_requests + 1) / weight
             if score < least:
                 best, least = replica, score
         return Pick(best, "load", "fewest requests in flight")
@@ -254,7 +256,9 @@ class LeastTokens:
         tokens = request.tokens + 1
         turn = _turn(pool, len(usable))
         for replica in (*usable[turn:], *usable[:turn]):
-            score = (replica.inflight_tokens + tokens) / replica.weight(now)
+            ramps = replica.ramp_from is not None
+            weight = replica.weight(now) if ramps else replica.endpoint.weight
+            score = (replica.inflight_tokens + tokens) / weight
             if score < least:
                 best, least = replica, score
         return Pick(best, "load", "fewest tokens in flight")

@@ -176,9 +176,10 @@ class Replica:
         self.inflight_requests += 1
         self.inflight_tokens += tokens
         self.requests_total += 1
+        if self.breaker.state == "closed":
+            return False
         trial = self.breaker.began(now)
-        if trial:
-            self._judge()
+        self._judge()
         return trial
 
     def release(self, tokens: int) -> None:
@@ -188,10 +189,11 @@ class Replica:
 
     def note_success(self, now: float, *, trial: bool) -> None:
         """Note an answer that proves the engine works."""
+        if self.breaker.state == "closed":
+            return
         if self.breaker.succeeded(trial=trial):
             self.ramp_from = now
-        if trial:
-            self._judge()
+        self._judge()
 
     def note_failure(self, now: float, *, trial: bool, may_open: bool) -> bool:
         """Note a failure of the engine; true if that opened its breaker."""

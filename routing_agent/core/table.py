@@ -24,11 +24,11 @@ SessionKind = Literal["named", "user", "found"]
 
 @dataclass(frozen=True, slots=True)
 class KeyOwner:
-    """Whom a client key belongs to."""
+    """Who calls: the tenant behind a client key, or a caller without one."""
 
     key_id: str
     tenant: Tenant
-    expires_at: float | None  # Unix seconds
+    expires_at: float | None = None  # Unix seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,10 @@ from routing_agent.core import load
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.limits import TenantGate
 from routing_agent.core.paths import FORWARDED
-from routing_agent.core.table import LOCAL_TENANT, Model, Table, session_hash
+from routing_agent.core.table import LOCAL_TENANT, KeyOwner, Model, Table, session_hash
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.request import ParsedRequest, RequestRefused
 from routing_agent.wire import Tenant
-
-
-class Caller(msgspec.Struct):
-    """Who sends a request."""
-
-    tenant: Tenant
-    key_id: str = ""
 
 
 class Destination(msgspec.Struct):
@@ -35,29 +28,32 @@ class Destination(msgspec.Struct):
     charge_tokens: int
 
 
+BEARER: Final = b"Bearer "
 LOWEST_PRIORITY: Final = 9
 NO_TABLE: Final = ErrorAnswer(
     "no_table", "This agent has no routing table yet. Try again shortly.", retry_after_s=2.0
 )
 
 
-def identify(table: Table, authorization: bytes | None, *, wall: float) -> Caller | ErrorAnswer:
+def identify(table: Table, authorization: bytes | None, *, wall: float) -> KeyOwner | ErrorAnswer:
     """Find out who calls, from the `Authorization` header."""
     if table.open_access:
-        return Caller(table.tenants.get(LOCAL_TENANT.name, LOCAL_TENANT))
+        return KeyOwner("", table.tenants.get(LOCAL_TENANT.name, LOCAL_TENANT))
     if not authorization:
         return ErrorAnswer(
             "missing_api_key", "No API key: send it as 'Authorization: Bearer YOUR_KEY'."
         )
-    scheme, _, secret = authorization.partition(b" ")
-    owner = table.keys.get(sha256(secret.strip()).digest())
-    if scheme.lower() != b"bearer" or owner is None:
+    if authorization[:7] != BEARER:
+        scheme, _, secret = authorization.partition(b" ")
+        authorization = BEARER + secret.strip() if scheme.lower() == b"bearer" else b""
+    owner = table.keys.get(sha256(authorization[7:]).digest())
+    if owner is None:
         return ErrorAnswer("invalid_api_key", "This API key is not known. Check it or ask for one.")
     if owner.expires_at is not None and owner.expires_at <= wall:
         return ErrorAnswer("expired_api_key", "This API key has expired. Ask for a new one.")
     if owner.tenant.suspended:
         return ErrorAnswer("tenant_suspended", f"Tenant '{owner.tenant.name}' is suspended.")
-    return Caller(owner.tenant, owner.key_id)
+    return owner
 
 
 def may_call(tenant: Tenant, model: Model) -> bool:
@@ -66,7 +62,11 @@ def may_call(tenant: Tenant, model: Model) -> bool:
 
 
 def find_destination(
-    fleet: Fleet, table: Table, caller: Caller, request: ParsedRequest, session_header: bytes | None
+    fleet: Fleet,
+    table: Table,
+    caller: KeyOwner,
+    request: ParsedRequest,
+    session_header: bytes | None,
 ) -> Destination:
     """Find model, pool and session of a request; raises `RequestRefused`."""
     model = table.names.get(request.model)
@@ -105,7 +105,7 @@ def session_of(
     return session_hash(seed, name, "found", request.fingerprint)
 
 
-def admit(gate: TenantGate, caller: Caller, tokens: int, now: float) -> None:
+def admit(gate: TenantGate, caller: KeyOwner, tokens: int, now: float) -> None:
     """Take a request's share of its tenant's limits; raises `RequestRefused`."""
     admission = gate.admit(tokens, now)
     if admission.admitted:

@@ -223,8 +223,7 @@ def answer_for(
     connection: EngineConnection, client: Client, own_headers: bytes, *, strip_usage: bool
 ) -> PlainAnswer | StreamAnswer:
     """Give the way to relay the answer whose head has come."""
-    kind = headers.find(connection.headers, b"content-type") or b""
-    if connection.status == _OK and kind.startswith(EVENT_STREAM):
+    if connection.status == _OK and connection.content_type.startswith(EVENT_STREAM):
         return StreamAnswer(client, own_headers, strip_usage=strip_usage)
     return PlainAnswer(client, own_headers)
 
@@ -236,7 +235,7 @@ def _failed_status(connection: EngineConnection, body: bytes) -> Failed:
         _message_of(body) or f"status {status}",
         status=status,
         body=body,
-        content_type=headers.find(connection.headers, b"content-type") or b"text/plain",
+        content_type=connection.content_type or b"text/plain",
         retry_after=headers.find(connection.headers, b"retry-after"),
     )
 

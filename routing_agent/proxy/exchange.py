@@ -17,6 +17,7 @@ from routing_agent.core.deadlines import Limit, Phase, first_byte_limit_s, next_
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
 from routing_agent.core.retries import COUNTS_AGAINST_REPLICA, judge_retry
+from routing_agent.core.table import KeyOwner
 from routing_agent.core.waiting import line_limit
 from routing_agent.metrics import FinishedRequest
 from routing_agent.proxy import admission, ids, outcome
@@ -44,34 +45,37 @@ _GENERATES: Final = frozenset(
 class Exchange:
     """One request on its way."""
 
+    # Defaults on the class keep the making of an exchange cheap.
+    request: ParsedRequest | None = None
+    destination: admission.Destination | None = None
+    choice: Choice | None = None
+    attempt: Attempt | None = None
+    attempts = 0
+    strip_usage = False
+    queue_wait_s = 0.0
+    deadline = NEVER
+    is_queued = False
+    _end_at = NEVER
+    _failed: Failed | None = None  # what the last attempt met
+    _fallen_back = False
+    _is_finished = False
+    _limit: Limit = "end_to_end"
+    _pause: asyncio.TimerHandle | None = None
+    _pool: PoolState | None = None
+    _queued_at: float | None = None
+    _route_request: RouteRequest | None = None
+    _stall_s = NEVER
+    _ticket: int | None = None
+
     def __init__(self, proxy: Proxy, client: ClientConnection, incoming: Incoming) -> None:
         self.proxy = proxy
         self.client = client
         self.incoming = incoming
-        self.request_id = ids.request_id(incoming.headers.get(b"x-request-id"), proxy.chance)
-        self.caller: admission.Caller = incoming.caller
-        self.request: ParsedRequest | None = None
-        self.destination: admission.Destination | None = None
-        self.choice: Choice | None = None
-        self.attempt: Attempt | None = None
-        self.attempts = 0
-        self.strip_usage = False
-        self.queue_wait_s = 0.0
-        self.deadline = NEVER
-        self.is_queued = False
+        self.own_id = proxy.ids.new()
+        given = incoming.headers.get(b"x-request-id")
+        self.request_id = given if given is not None and ids.is_sound(given) else self.own_id
+        self.caller: KeyOwner = incoming.caller
         self._body = incoming.body
-        self._end_at = NEVER
-        self._failed: Failed | None = None  # what the last attempt met
-        self._fallen_back = False
-        self._is_finished = False
-        self._limit: Limit = "end_to_end"
-        self._pause: asyncio.TimerHandle | None = None
-        self._phase: Phase = "queued"
-        self._pool: PoolState | None = None
-        self._queued_at: float | None = None
-        self._route_request: RouteRequest | None = None
-        self._stall_s = NEVER
-        self._ticket: int | None = None
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -196,8 +200,9 @@ class Exchange:
         request.tried = (*request.tried, replica.id)
         link = self.proxy.link(replica)
         self.attempt = Attempt(self, pool, link, tokens=request.tokens, now=now)
-        self._enter("connecting", now)
         self.attempt.start(*self._outgoing(pool, link.head()))
+        if self.attempt.connection is None and not self._is_finished:
+            self._enter("connecting", now)
 
     def _outgoing(self, pool: PoolState, engine_lines: bytes) -> tuple[bytes, bytes]:
         """Give head and body of the request as the engine is to see it."""
@@ -214,7 +219,6 @@ class Exchange:
         """Begin a phase, whose limit is the next deadline."""
         pool = self._pool
         assert pool is not None  # noqa: S101 - set by _admit
-        self._phase = phase
         self.deadline, self._limit = next_deadline(
             phase, phase_began=began, end_at=self._end_at, settings=pool.settings
         )
@@ -233,7 +237,6 @@ class Exchange:
         limit_s = first_byte_limit_s(
             pool.settings, generates_unseen=unseen, max_tokens=request.max_tokens
         )
-        self._phase = "prefill"
         self._limit = "ttft"
         self.deadline = monotonic() + limit_s
         if self.deadline > self._end_at:
@@ -251,7 +254,6 @@ class Exchange:
             return
         if self._limit == "client":
             return
-        self._phase = "decode"
         deadline = now + self._stall_s
         self.deadline = deadline if deadline < self._end_at else self._end_at
         self._limit = "stall" if deadline < self._end_at else "end_to_end"

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import re
+from itertools import count
+from secrets import token_hex
 from typing import Final
-
-from routing_agent.core.chance import Chance
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/@=+\-]{1,128}")
 _TRACEPARENT: Final = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_BITS_OF_32: Final = 1 << 32
 
 
-def new_id(chance: Chance) -> bytes:
-    """Give 32 random hex digits."""
-    draw = chance.randrange
-    return b"%08x%08x%08x%08x" % (
-        draw(_BITS_OF_32),
-        draw(_BITS_OF_32),
-        draw(_BITS_OF_32),
-        draw(_BITS_OF_32),
-    )
+class IdSource:
+    """Gives ids of 32 hex digits that no other process gives: a random half and a count.
+
+    Cheaper than a random number each, and still unique; nothing secret hangs on them.
+    """
+
+    __slots__ = ("_count", "_prefix")
+
+    def __init__(self) -> None:
+        self._prefix = token_hex(8).encode()
+        self._count = count(1)
+
+    def new(self) -> bytes:
+        """Give a new id."""
+        return b"%b%016x" % (self._prefix, next(self._count))
 
 
-def request_id(given: bytes | None, chance: Chance) -> bytes:
-    """Give the client's request id, or a new one."""
-    if given is not None and _REQUEST_ID.fullmatch(given):
-        return given
-    return new_id(chance)
+def is_sound(request_id: bytes) -> bool:
+    """Say whether a client's request id may travel on."""
+    return _REQUEST_ID.fullmatch(request_id) is not None
 
 
-def traceparent(given: bytes | None, chance: Chance) -> bytes:
+def traceparent(given: bytes | None, new: bytes) -> bytes:
     """Give the client's trace context, or the start of a new, unsampled one."""
     if given is not None and _TRACEPARENT.fullmatch(given):
         return given
-    trace = new_id(chance)
-    return b"00-%b-%b-00" % (trace, trace[16:])
+    return b"00-%b-%b-00" % (new, new[16:])

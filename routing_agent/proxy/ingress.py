@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import httptools
 import structlog
 
+from routing_agent.core.paths import FORWARDED
+from routing_agent.core.table import KeyOwner
 from routing_agent.proxy import admission, local
 from routing_agent.proxy.errors import STATUS_LINES, ErrorAnswer
 from routing_agent.proxy.exchange import Exchange
@@ -37,7 +39,7 @@ LINGER_S: Final = 2.0
 NEVER: Final = float("inf")
 # A refused body up to this size is read and dropped, so that the connection can be kept.
 DROPPED_BODY_BYTES: Final = 64 * 1024
-NOBODY: Final = admission.Caller(Tenant(name=""))
+NOBODY: Final = KeyOwner("", Tenant(name=""))
 
 
 class Incoming:
@@ -246,15 +248,15 @@ class ClientConnection(asyncio.Protocol):
             return
         self._head_done = True
         parser = self._parser
-        incoming.method = parser.get_method().decode("ascii", "replace")
+        method = parser.get_method()
+        incoming.method = _METHODS.get(method) or method.decode("ascii", "replace")
         incoming.version = parser.get_http_version()
         incoming.keep_alive = parser.should_keep_alive() and incoming.version == "1.1"
         self._judge_head(incoming)
-        length = incoming.headers.get(b"content-length")
-        declared = int(length) if length is not None and length.isdigit() else 0
+        declared = int(incoming.headers.get(b"content-length", 0))  # checked by the parser
         if incoming.refusal is None:
-            if declared > self._proxy.body_limit():
-                self._refuse_now(admission.body_too_large(self._proxy.body_limit()))
+            if declared > self._proxy.body_limit:
+                self._refuse_now(admission.body_too_large(self._proxy.body_limit))
             elif b"expect" in incoming.headers and self._exchange is None and not self._ready:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         elif declared > DROPPED_BODY_BYTES or b"expect" in incoming.headers:
@@ -262,6 +264,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _judge_head(self, incoming: Incoming) -> None:
         proxy = self._proxy
+        usual = _USUAL.get(self._target)
+        if usual is not None and incoming.method == "POST":
+            incoming.path = usual
+            incoming.refusal = self._identify(incoming) or _body_fault(incoming)
+            return
         incoming.path = path = _path(self._target)
         methods = local.allowed_methods(path, proxy.extra_paths())
         if methods is None:
@@ -292,9 +299,9 @@ class ClientConnection(asyncio.Protocol):
         if incoming is None or incoming.refusal is not None:
             return
         incoming.size += len(data)
-        if incoming.size > self._proxy.body_limit():
+        if incoming.size > self._proxy.body_limit:
             incoming.parts.clear()
-            self._refuse_now(admission.body_too_large(self._proxy.body_limit()))
+            self._refuse_now(admission.body_too_large(self._proxy.body_limit))
             return
         incoming.parts.append(data)
 
@@ -412,6 +419,12 @@ _INTERNAL: Final = ErrorAnswer(
 )
 
 
+_USUAL: Final = {path.encode(): path for path in FORWARDED}
+_JSON: Final = b"application/json"
+_UNUSUAL: Final = frozenset({b"transfer-encoding", b"content-encoding"})
+_METHODS: Final = {b"POST": "POST", b"GET": "GET", b"OPTIONS": "OPTIONS", b"HEAD": "HEAD"}
+
+
 def _path(target: bytes) -> str:
     """Give the path of a target, without its query; of no form but the plain one."""
     return target.partition(b"?")[0].decode("latin-1")
@@ -421,6 +434,8 @@ def _body_fault(incoming: Incoming) -> ErrorAnswer | None:
     if incoming.method != "POST":
         return None
     given = incoming.headers
+    if given.get(b"content-type") == _JSON and not given.keys() & _UNUSUAL:
+        return None
     if given.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
         return ErrorAnswer("unsupported_transfer_encoding", "Only 'chunked' is understood.")
     kind = given.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()

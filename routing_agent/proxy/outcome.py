@@ -43,7 +43,7 @@ def request_head(exchange: Exchange, engine_lines: bytes, length: int) -> bytes:
         engine_lines,
         length,
         exchange.request_id,
-        ids.traceparent(given.get(b"traceparent"), exchange.proxy.chance),
+        ids.traceparent(given.get(b"traceparent"), exchange.own_id),
         passed,
     )
 

@@ -133,9 +133,7 @@ def parse(body: bytes, path: str) -> ParsedRequest:
         user=envelope.user,
         fingerprint=fingerprint,
         prompt_bytes=prompt_bytes,
-        max_tokens=_first_given(
-            envelope.max_completion_tokens, envelope.max_tokens, envelope.max_output_tokens
-        ),
+        max_tokens=_max_tokens(envelope),
     )
 
 
@@ -176,8 +174,11 @@ def _session_text(session: str | int | None) -> str | None:
     return None if session is None or session == "" else str(session)
 
 
-def _first_given(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
+def _max_tokens(envelope: Envelope) -> int | None:
+    if envelope.max_completion_tokens is not None:
+        return envelope.max_completion_tokens
+    told = envelope.max_tokens
+    return told if told is not None else envelope.max_output_tokens
 
 
 def _measure(envelope: Envelope, messages: list[ChatMessage]) -> tuple[int, bytes]:
@@ -185,18 +186,25 @@ def _measure(envelope: Envelope, messages: list[ChatMessage]) -> tuple[int, byte
     total = 0
     head: list[bytes] = []
     for raw in (envelope.system, envelope.instructions, envelope.prompt, envelope.input):
-        view = memoryview(raw)
-        if view:
+        if raw is not _NO_RAW:
+            view = memoryview(raw)
             total += len(view)
             head.append(bytes(view[:FINGERPRINT_BYTES]))
-    total += len(memoryview(envelope.tools))
+    if envelope.tools is not _NO_RAW:
+        total += len(memoryview(envelope.tools))
     in_head = True
     for message in messages:
-        size, text = _content(message.content, with_text=in_head)
-        total += size + len(memoryview(message.tool_calls))
-        if in_head:
-            head.append(text)
-            in_head = message.role != "user"
+        content = message.content
+        if message.tool_calls is not _NO_RAW:
+            total += len(memoryview(message.tool_calls))
+        if in_head or not isinstance(content, str):
+            size, text = _content(content, with_text=in_head)
+            total += size
+            if in_head:
+                head.append(text)
+                in_head = message.role != "user"
+        else:
+            total += len(content) if content.isascii() else len(content.encode())
     return total, b"\x00".join(head)
 
 
@@ -204,10 +212,8 @@ def _content(content: str | list[Part] | None, *, with_text: bool) -> tuple[int,
     if content is None:
         return 0, b""
     if isinstance(content, str):
-        if with_text:
-            text = content.encode()
-            return len(text), text
-        return (len(content) if content.isascii() else len(content.encode())), b""
+        text = content.encode()
+        return len(text), text
     total = 0
     texts: list[bytes] = []
     for part in content:
@@ -219,9 +225,9 @@ def _content(content: str | list[Part] | None, *, with_text: bool) -> tuple[int,
 
 def _part(part: Part, *, with_text: bool) -> tuple[int, bytes]:
     for raw in (part.image_url, part.source, part.input_audio):
-        view = memoryview(raw)
-        if view:
-            return IMAGE_BYTES, xxhash.xxh3_64_digest(view) if with_text else b""
+        if raw is not _NO_RAW:
+            digest = xxhash.xxh3_64_digest(memoryview(raw)) if with_text else b""
+            return IMAGE_BYTES, digest
     text = (part.text or "").encode()
     return len(text), text if with_text else b""
 

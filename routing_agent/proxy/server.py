@@ -24,6 +24,7 @@ from routing_agent.core.waiting import WaitingLine
 from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.exchange import Exchange
+from routing_agent.proxy.ids import IdSource
 from routing_agent.proxy.ingress import ClientConnection
 from routing_agent.proxy.upstream import IDLE_LIMIT_S, EngineLink
 
@@ -54,6 +55,7 @@ class Proxy:
         self.on_finished = on_finished
         # Spreads load and jitter; nothing secret hangs on it.
         self.chance: Chance = chance or random.Random()  # noqa: S311
+        self.ids = IdSource()
         self.clients: set[ClientConnection] = set()
         self.now = monotonic()  # as of the last tick
         self.unix_clock: Callable[[], float] = time  # the control plane's where there is one
@@ -134,6 +136,7 @@ class Proxy:
 
     # -- for connections and exchanges ---------------------------------------------------------
 
+    @property
     def body_limit(self) -> int:
         """Give the largest body any pool takes."""
         table = self.fleet.table

@@ -48,9 +48,9 @@ class Receiver(Protocol):
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine, and the answer that is being read from it."""
 
-    __slots__ = ("_keep", "chunks", "has_head", "headers", "idle_since", "is_complete", "is_reused",
-                 "length", "link", "parser", "receiver", "saw_bytes", "status", "transport",
-                 "until_close")  # fmt: skip
+    __slots__ = ("_keep", "chunks", "content_type", "has_head", "headers", "idle_since",
+                 "is_complete", "is_reused", "length", "link", "parser", "receiver", "saw_bytes",
+                 "status", "transport", "until_close")  # fmt: skip
 
     def __init__(self, link: EngineLink) -> None:
         self.link = link
@@ -65,6 +65,7 @@ class EngineConnection(asyncio.Protocol):
         self.has_head = False
         self.is_complete = False
         self.status = 0
+        self.content_type = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.length: int | None = None
         self.until_close = True  # the body ends with the connection unless a header says otherwise
@@ -159,6 +160,8 @@ class EngineConnection(asyncio.Protocol):
         elif name == b"connection":
             self._keep = b"close" not in value.lower()
         else:
+            if name == b"content-type":
+                self.content_type = value
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -185,8 +188,8 @@ class EngineConnection(asyncio.Protocol):
 class EngineLink:
     """The pool of connections to one replica's address, and the head of requests to it."""
 
-    __slots__ = ("_endpoint", "_head", "_lines", "_tasks", "address", "connected_at", "idle", "open",
-                 "replica")  # fmt: skip
+    __slots__ = ("_endpoint", "_head", "_lines", "_tasks", "address", "connected_at", "idle",
+                 "open", "replica")  # fmt: skip
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica

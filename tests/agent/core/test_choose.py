@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_agent.core.chance import EvenOdds
@@ -155,6 +155,7 @@ def homes(ids: list[str], nodes: int = 160) -> list[str]:
     return [next(iter(ring.walk(key))) for key in KEYS]
 
 
+@settings(max_examples=20)
 @given(st.integers(2, 12), st.integers(0, 11))
 def test_removing_one_moves_only_its_own_sessions(size: int, gone: int) -> None:
     """R30."""

@@ -151,6 +151,7 @@ def test_after_the_pause_one_trial_at_a_time_and_two_good_close_it() -> None:
         assert not breaker.admits(NOW + 15)
         assert breaker.succeeded(trial=True) is closes
     assert (breaker.state, breaker.began(NOW)) == ("closed", False)
+    assert breaker.admits(NOW)
     assert not breaker.succeeded(trial=False)
 
 

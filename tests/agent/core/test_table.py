@@ -91,7 +91,7 @@ def test_names_and_aliases_lead_to_the_model() -> None:
             {"pools": (pool(), pool("q", endpoints=(endpoint(credential="a\r\nb"),)))},
             "credential has characters",
         ),
-        ({"pools": (pool(), pool("q", endpoints=(endpoint(url="nope"),)))}, "not an http(s)"),
+        ({"pools": (pool(), pool("q", endpoints=(endpoint(url="nope"),)))}, "not http(s)"),
     ],
 )
 def test_a_bad_row_is_left_out_and_named(changes: dict[str, object], fault: str) -> None:
