@@ -5,16 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from controlplane.domain.replica_states import Event, State
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Agent, Replica
-from controlplane.routing import services
-from controlplane.routing.models import LoopRun
+from controlplane.routing import selectors, services
+from controlplane.routing.models import LoopRun, RoutingEpoch
 from controlplane.routing.services import loops
 from routing_agent import wire
-from tests.controlplane.routing.conftest import deliver_all
+from tests.controlplane.routing.conftest import at_once, deliver_all
 from tests.factories import ACTOR, WHY, make_agent, make_pool, make_replica
 
 pytestmark = pytest.mark.django_db
@@ -151,3 +152,24 @@ class TestReconcile:
         services.reconcile_replicas()
         assert state_of(replica) == State.READY
         assert replica.moves.count() == 3
+
+
+@pytest.mark.postgres
+@pytest.mark.redis
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("redis_server")
+def test_many_loops_at_once_take_each_step_once(fake_agent):
+    if connection.vendor != "postgresql":
+        pytest.skip("set DATABASE_URL to a PostgreSQL server")
+    fake = fake_agent()
+    make_pool()
+    replica = fleet.register_replica(pool="chat", url="http://10.0.0.1:1", **WHY)
+    told(fake, replica, health="healthy", warmed=True)
+    results = at_once([services.reconcile_replicas, services.sweep] * 4)
+    assert not [r for r in results if isinstance(r, Exception)]
+    assert state_of(replica) == State.READY
+    assert [m.to_state for m in replica.moves.all()] == ["ready", "warming", "loading"]
+    services.publish_if_behind()
+    epochs = RoutingEpoch.objects.count()
+    assert epochs == selectors.current_epoch()
+    assert LoopRun.objects.count() == 2
