@@ -7,7 +7,7 @@ queue, its tenant's share) by `_finish`. Every way out ends there, and both are 
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -128,7 +128,11 @@ class Exchange:
     def _dispatch(self, now: float) -> None:
         pool, request = self._pool, self._route_request
         assert pool is not None and request is not None  # noqa: S101, PT018 - set by _admit
+        began = perf_counter()
         choice = choose(request, pool, now=now, chance=self.proxy.chance)
+        metrics = self.proxy.metrics
+        metrics.decisions += 1
+        metrics.decision_sum_s += perf_counter() - began
         if choice.replica is not None:
             if self._fallen_back:
                 choice.route = "fallback"
@@ -352,7 +356,7 @@ class Exchange:
         """Read no more from the engine until the client has taken what it has."""
         attempt = self.attempt
         if attempt is not None and attempt.connection is not None:
-            attempt.connection.transport.pause_reading()
+            attempt.connection.set_reading(False)
             self._limit = "client"
             self.deadline = monotonic() + CLIENT_STALL_S
 
@@ -360,7 +364,7 @@ class Exchange:
         """Read on."""
         attempt = self.attempt
         if attempt is not None and attempt.connection is not None and self._limit == "client":
-            attempt.connection.transport.resume_reading()
+            attempt.connection.set_reading(True)
             self._limit = "stall"
             self.deadline = min(monotonic() + self._stall_s, self._end_at)
 

@@ -21,6 +21,8 @@ from routing_agent.wire import Endpoint, Pool
 
 # Below the 5 s after which uvicorn, under vLLM and SGLang, closes an idle connection.
 IDLE_LIMIT_S = 4.0
+# Up to this size copying a body is cheaper than a second buffer to write.
+JOINED_BYTES = 32 * 1024
 _INFORMATIONAL = 200
 _NO_BODY = (204, 304)
 
@@ -48,7 +50,7 @@ class Receiver(Protocol):
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine, and the answer that is being read from it."""
 
-    __slots__ = ("_keep", "chunks", "content_type", "has_head", "headers", "idle_since",
+    __slots__ = ("_is_paused", "_keep", "chunks", "content_type", "has_head", "headers", "idle_since",
                  "is_complete", "is_reused", "length", "link", "parser", "receiver", "saw_bytes",
                  "status", "transport", "until_close")  # fmt: skip
 
@@ -57,6 +59,7 @@ class EngineConnection(asyncio.Protocol):
         self.receiver: Receiver | None = None
         self.parser: Any = httptools.HttpResponseParser(self)
         self.is_reused = False
+        self._is_paused = False
         self.idle_since = 0.0
         self._reset()
 
@@ -76,7 +79,10 @@ class EngineConnection(asyncio.Protocol):
         """Send one request."""
         self._reset()
         self.receiver = receiver
-        self.transport.writelines((head, body))
+        if len(body) < JOINED_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))
 
     def take(self) -> bytes:
         """Take what arrived of the body since the last call."""
@@ -95,10 +101,16 @@ class EngineConnection(asyncio.Protocol):
         if self._keep and not self.transport.is_closing():
             self.is_reused = True
             self.idle_since = now
-            self.transport.resume_reading()
+            self.set_reading(True)
             self.link.idle.append(self)
         else:
             self.transport.close()
+
+    def set_reading(self, on: bool) -> None:
+        """Stop or go on reading: how a slow client slows the engine down."""
+        if on is self._is_paused:
+            self._is_paused = not on
+            (self.transport.resume_reading if on else self.transport.pause_reading)()
 
     def abort(self) -> None:
         """Close at once: whatever the engine still does for this request is unwanted."""
