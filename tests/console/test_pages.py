@@ -1,0 +1,113 @@
+"""Every page in a real browser: silent, from our own origin, accessible in light and dark."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.console.conftest import AXE
+
+pytestmark = [pytest.mark.browser, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+
+AXE_RUN = """async (rules) => {
+  const found = await axe.run(document, {resultTypes: ["violations"], ...rules});
+  return found.violations
+    .filter(v => ["serious", "critical"].includes(v.impact))
+    .map(v => `${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 120)).join(" | ")}`);
+}"""
+
+
+def test_no_page_says_a_word_on_the_console_or_leaves_its_origin(visit, pages):
+    visitor = visit("admin")
+    for path in pages:
+        visitor.go(path)
+        visitor.tick()
+        visitor.tick()
+        assert visitor.said == [], path
+    outside = [u for u in visitor.asked if not u.startswith((visitor.origin, "data:"))]
+    assert outside == []
+
+
+# Structure is the same in both: the second run looks at colours only.
+COLOURS = {"runOnly": ["color-contrast"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "rules"), [("light", {}), ("dark", COLOURS)])
+def test_axe_finds_nothing_serious(visit, pages, scheme, rules):
+    visitor = visit("admin", color_scheme=scheme, bypass_csp=True)  # axe is put into the page
+    found = {}
+    for path in pages:
+        visitor.go(path)
+        visitor.tab.add_script_tag(path=str(AXE))
+        problems = visitor.tab.evaluate(AXE_RUN, rules)
+        if problems:
+            found[path] = problems
+    assert found == {}
+
+
+def test_no_page_is_wider_than_a_narrow_screen(visit, pages):
+    visitor = visit("admin", viewport={"width": 420, "height": 800})
+    wide = "document.documentElement.scrollWidth > innerWidth"
+    assert [p for p in pages if visitor.go(p).tab.evaluate(wide)] == []
+
+
+def test_charts_are_drawn_with_their_words_and_their_numbers(visit, fleet):
+    visitor = visit("viewer").go("/pools/chat/")
+    chart = visitor.tab.locator("#chart-ttft")
+    assert chart.locator("svg.main-svg").first.is_visible()
+    assert "p95" in chart.locator(".draw").get_attribute("aria-label")
+    assert "recent store" in chart.inner_text()
+    chart.locator("summary").click()
+    assert chart.locator("tbody tr").count() > 10
+
+
+def test_a_pool_without_data_says_so_beside_one_that_has(visit, fleet):
+    visitor = visit("viewer").go("/pools/embed/")
+    chart = visitor.tab.locator("#chart-ttft")
+    assert chart.get_attribute("data-state") == "none"
+    assert "Nothing was reported" in chart.inner_text()
+
+
+def test_the_tab_tells_how_many_problems_there_are(visit, fleet):
+    visitor = visit("viewer").go("/")
+    visitor.until("document.title.startsWith('(')")
+    assert "icon-bad" in visitor.tab.locator("link[rel=icon]").get_attribute("href")
+    assert "need attention" in visitor.tab.locator("#announcements").text_content()
+
+
+def test_markup_in_names_stays_text_everywhere(visit, fleet, pages):
+    from controlplane.fleet.models import Node, Pool, Replica
+    from controlplane.tenants.models import Tenant
+
+    nasty = '<img src=x onerror=alert(1)><a href="javascript:alert(1)">x</a><b>x</b>'
+    Tenant.objects.update(name=nasty)
+    Pool.objects.update(description=nasty, owner=nasty)
+    Node.objects.update(zone=nasty[:60], hostname=nasty)
+    Replica.objects.update(state_reason=nasty, engine_version=nasty[:60])
+    visitor = visit("admin")
+    for path in pages:
+        visitor.go(path)
+        assert visitor.tab.locator("main img, a[href^=javascript]").count() == 0, path
+    assert visitor.said == []
+
+
+def test_a_viewer_sees_no_button_that_would_fail(visit, fleet, pages):
+    visitor = visit("viewer")
+    for path in ("/", "/pools/chat/", f"/replicas/{fleet.ready.public_id}/", "/routing/",
+                 "/tenants/acme/"):  # fmt: skip
+        visitor.go(path)
+        forms = visitor.tab.locator("main form[method=post]").count()
+        assert forms == 0, path
+        assert visitor.tab.locator("main details.confirm, main a.button[hx-get]").count() == 0
+
+
+def test_the_first_page_is_light(visit, fleet):
+    """At most 600 kB over the wire, compressed as whitenoise serves it."""
+    import gzip
+
+    visitor = visit("viewer")
+    bodies = []
+    visitor.tab.on("response", lambda r: bodies.append(r))
+    visitor.go("/pools/chat/")
+    total = sum(len(gzip.compress(r.body())) for r in bodies if r.status == 200)
+    assert total < 600_000, total
