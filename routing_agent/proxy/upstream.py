@@ -50,9 +50,9 @@ class Receiver(Protocol):
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine, and the answer that is being read from it."""
 
-    __slots__ = ("_is_paused", "_keep", "chunks", "content_type", "has_head", "headers", "idle_since",
-                 "is_complete", "is_reused", "length", "link", "parser", "receiver", "saw_bytes",
-                 "status", "transport", "until_close")  # fmt: skip
+    __slots__ = ("_is_paused", "_keep", "chunks", "content_type", "has_head", "headers",
+                 "idle_since", "is_complete", "is_reused", "length", "link", "parser", "receiver",
+                 "saw_bytes", "status", "transport", "until_close")  # fmt: skip
 
     def __init__(self, link: EngineLink) -> None:
         self.link = link

@@ -19,6 +19,34 @@ from tests.agent.core.build import NOW, endpoint, fleet, pool, table
 ODD = 'a"b\\c\nd'
 
 
+CONTRACT = (
+    "requests_total",
+    "tenant_requests_total",
+    "tenant_tokens_total",
+    "ttft_seconds_bucket",
+    "tpot_seconds_bucket",
+    "e2e_seconds_bucket",
+    "queue_wait_seconds_bucket",
+    "stage_seconds_bucket",
+    "inflight_requests",
+    "inflight_tokens",
+    "prompt_tokens_total",
+    "cached_prompt_tokens_total",
+    "output_tokens_total",
+    "errors_total",
+    "breaker_state",
+    "ejections_total",
+    "adapter_loaded",
+    "route_decision_seconds_count",
+    "retries_total",
+    "shed_total",
+    "table_epoch",
+    "table_age_seconds",
+    "gpu_utilization_ratio",
+    "gpu_memory_total_bytes",
+)
+
+
 def record(**changes: object) -> FinishedRequest:
     fields = {
         "request_id": "r", "at": 0.0, "tenant": "t", "model": "m", "version": "1", "pool": "p",
@@ -47,8 +75,7 @@ def test_every_metric_of_the_contract_is_there() -> None:
     metrics.table_applied_at = NOW - 5
     metrics.gpus = (wire.Gpu(index=0, model="x", memory_bytes=8, utilization_ratio=0.5),)
     names = set(samples(metrics, made))
-    wanted = ["requests_total", "tenant_requests_total", "tenant_tokens_total", "ttft_seconds_bucket", "tpot_seconds_bucket", "e2e_seconds_bucket", "queue_wait_seconds_bucket", "stage_seconds_bucket", "inflight_requests", "inflight_tokens", "prompt_tokens_total", "cached_prompt_tokens_total", "output_tokens_total", "errors_total", "breaker_state", "ejections_total", "adapter_loaded", "route_decision_seconds_count", "retries_total", "shed_total", "table_epoch", "table_age_seconds", "gpu_utilization_ratio", "gpu_memory_total_bytes"]
-    assert {f"signalbox_{name}" for name in wanted} <= names
+    assert {f"signalbox_{name}" for name in CONTRACT} <= names
     assert "signalbox_gpu_temperature_celsius" not in names  # absent is absent
 
 

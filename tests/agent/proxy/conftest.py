@@ -27,7 +27,7 @@ def key_hash(key: str) -> str:
 async def until(condition: Callable[[], Any], *, limit_s: float = 10.0) -> None:
     """Wait until `condition` holds."""
     async with asyncio.timeout(limit_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - a condition anywhere, no event to wait for
             await asyncio.sleep(0.005)
 
 
