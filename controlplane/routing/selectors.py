@@ -92,11 +92,6 @@ def live_agents(*, now: datetime) -> QuerySet[Agent]:
     return Agent.objects.select_related("node").filter(last_seen_at__gte=since)
 
 
-def covers(revision: int, lineage: str) -> Q:
-    """Select agents whose table shows every change up to `revision`."""
-    return Q(reported_lineage=lineage, applied_revision__gte=revision)
-
-
 def observed(revision: int) -> Observed:
     """Say which agents run a table that covers `revision`."""
     now = timezone.now()

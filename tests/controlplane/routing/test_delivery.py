@@ -298,6 +298,15 @@ class TestExplain:
         told = explain(wire.ExplainRequest(model="m"), agent="agt-x")
         assert "'agt-x' is silent" in told.missing
 
+    def test_an_agent_that_refuses_our_signature_is_named_with_its_status(
+        self, fake_agent, settings
+    ):
+        fake = fake_agent()
+        services.book_report(report=fake.report(), token=fake.token)
+        settings.SIGNING_KEY_FILE = settings.SIGNING_KEY_FILE.with_name("other.pem")
+        signing.make_key_file(settings.SIGNING_KEY_FILE)
+        assert "node-1: answered 401" in explain(wire.ExplainRequest(model="m")).missing
+
     def test_an_agent_that_fails_is_named_with_its_failure(self, fake_agent, settings):
         settings.PUSH_TIMEOUT_S = 0.2
         fake = fake_agent()
