@@ -23,10 +23,9 @@ def ensure(places: Places) -> None:
 
 def ensure_folders(places: Places) -> None:
     """Make the folders of a stack, for their owner's eyes only."""
-    places.var.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for folder in (places.secrets, places.run, places.log):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        folder.chmod(0o700)
+    for folder in (places.var, places.secrets, places.run, places.log):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # also one that was made before
 
 
 def write_private(path: Path, text: str) -> None:

@@ -11,7 +11,8 @@ from stack.layout import Places
 def test_files_are_0600_and_folders_0700(here: Places):
     files = [here.secrets / name for name in credentials.GENERATED]
     assert {stat.S_IMODE(f.stat().st_mode) for f in files} == {0o600}
-    assert stat.S_IMODE(here.secrets.stat().st_mode) == 0o700
+    folders = [here.var, here.secrets, here.run, here.log]
+    assert {stat.S_IMODE(f.stat().st_mode) for f in folders} == {0o700}
 
 
 def test_a_second_start_keeps_them_and_mends_a_mode_that_was_opened(here: Places):
