@@ -424,7 +424,9 @@ class Exchange:
             gate = self.proxy.fleet.gate(self.caller.tenant, now)
             used = record.prompt_tokens + record.output_tokens
             gate.release(charged=destination.charge_tokens, used=used)
+        # Without the attempt, which knows its exchange, nothing is left for the cycle collector.
         self._body = b""
+        self.attempt = None
         self.proxy.finished(self, record)
         if self._pool is not None:
             self.proxy.room_made(self._pool)
