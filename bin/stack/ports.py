@@ -65,11 +65,16 @@ def holder_of(port: int) -> str:
     sockets = _listening_sockets(port)
     for folder in Path("/proc").glob("[0-9]*"):
         if sockets and sockets & _open_sockets(folder):
-            command = (
-                (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            )
-            return f"pid {folder.name} ({command.strip()[:80]})"
+            return f"pid {folder.name} ({_command(folder)[:80]})"
     return ""
+
+
+def _command(folder: Path) -> str:
+    try:
+        words = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+    except OSError:  # it has ended meanwhile
+        return "ended meanwhile"
+    return words.decode(errors="replace").strip()
 
 
 def _listening_sockets(port: int) -> set[str]:
