@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from routing_agent.wire import LATENCY_BOUNDS_S, LATENCY_BUCKET_GROWTH
@@ -42,13 +42,20 @@ def sample_count(histogram: Mapping[int, int]) -> int:
 
 def percentile(histogram: Mapping[int, int], q: float) -> float | None:
     """Give the latency in seconds that the share `q` (0 to 1) of samples does not exceed."""
-    rank = max(1, math.ceil(q * sample_count(histogram) - 1e-9))
+    return percentiles(histogram, (q,))[0]
+
+
+def percentiles(histogram: Mapping[int, int], qs: Sequence[float]) -> list[float | None]:
+    """Give several percentiles, for shares in growing order, in one pass over the buckets."""
+    total = sample_count(histogram)
+    ranks = [max(1, math.ceil(q * total - 1e-9)) for q in qs]
+    found: list[float | None] = []
     seen = 0
     for bucket in sorted(histogram):
         seen += max(0, histogram[bucket])
-        if seen >= rank:
-            return bucket_middle_s(bucket)
-    return None
+        while len(found) < len(ranks) and seen >= ranks[len(found)]:
+            found.append(bucket_middle_s(bucket))
+    return found + [None] * (len(ranks) - len(found))
 
 
 def bucket_middle_s(bucket: int) -> float:

@@ -43,7 +43,7 @@ def operations(report: Report, now: float, *, keep_s: int) -> str:
             "keep": keep_s,
             "add": add,
             "put": {f"sb:gpu:{report.agent}:{minute}": gpus} if gpus else {},
-            "replicas": [replica_operation(r, step) for r in report.replicas if r.pool],
+            "replicas": [replica_operation(r, step, minute) for r in report.replicas if r.pool],
         },
         allow_nan=False,
     )
@@ -67,13 +67,12 @@ def pool_fields(delta: PoolDelta) -> dict[str, int]:
     return {name: n for name, n in fields.items() if n}
 
 
-def replica_operation(replica: ReplicaReport, step: int) -> dict[str, Any]:
+def replica_operation(replica: ReplicaReport, step: int, minute: int) -> dict[str, Any]:
     """Give what one replica's figures do: gauges replace, counters become differences."""
     gauges = (replica.engine_running, replica.engine_waiting, replica.kv_usage)
     return {
-        "key": f"sb:pool:{replica.pool}:{step}",
+        "keys": [f"sb:pool:{replica.pool}:{step}", f"sb:minute:{replica.pool}:{minute}"],
         "field": f"r/{replica.replica}",
-        "name": f"r/{replica.replica}",
         "gauges": " ".join("-" if g is None else f"{g:g}" for g in gauges),
         "totals": [
             replica.requests_total,

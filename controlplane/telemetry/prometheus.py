@@ -23,7 +23,7 @@ from controlplane.telemetry.snapshots import NoData, Window
 log = structlog.get_logger()
 
 DEADLINE_S = 2.0
-CIRCUIT_S = 5.0
+CIRCUIT_S = 15.0  # one reader in fifteen seconds waits for a Prometheus that hangs
 Rows = dict[str, list[float | None]]
 
 

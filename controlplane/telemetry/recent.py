@@ -56,22 +56,24 @@ for key, fields in pairs(ops.put) do
 end
 for _, r in ipairs(ops.replicas) do
   local before = {}
-  for n in string.gmatch(redis.call('HGET', counters, r.name) or '', '%d+') do
+  for n in string.gmatch(redis.call('HGET', counters, r.field) or '', '%d+') do
     table.insert(before, tonumber(n))
   end
-  redis.call('HSET', counters, r.name, table.concat(r.totals, ' '))
-  local sums = {}
-  for n in string.gmatch(redis.call('HGET', r.key, r.field) or '', '[^ ]+') do
-    table.insert(sums, n)
+  redis.call('HSET', counters, r.field, table.concat(r.totals, ' '))
+  for _, key in ipairs(r.keys) do
+    local sums = {}
+    for n in string.gmatch(redis.call('HGET', key, r.field) or '', '[^ ]+') do
+      table.insert(sums, n)
+    end
+    local parts = {r.gauges}
+    for i, total in ipairs(r.totals) do
+      local added = 0
+      if known then added = math.max(0, total - (before[i] or 0)) end
+      table.insert(parts, string.format('%d', (tonumber(sums[i + 3]) or 0) + added))
+    end
+    redis.call('HSET', key, r.field, table.concat(parts, ' '))
+    redis.call('EXPIRE', key, ops.keep)
   end
-  local parts = {r.gauges}
-  for i, total in ipairs(r.totals) do
-    local added = 0
-    if known then added = math.max(0, total - (before[i] or 0)) end
-    table.insert(parts, string.format('%d', (tonumber(sums[i + 3]) or 0) + added))
-  end
-  redis.call('HSET', r.key, r.field, table.concat(parts, ' '))
-  redis.call('EXPIRE', r.key, ops.keep)
 end
 return 1
 """
@@ -113,9 +115,12 @@ class RecentStore:
         found = {n: packing.read_newest(b) for n, b in zip(names, blobs, strict=True) if b}
         return {n: (got[0], max(0.0, now - got[1])) for n, got in found.items() if got}
 
-    def pool_steps(self, pool: str, start_s: int, end_s: int) -> list[PoolStep | None] | NoData:
-        """Read a pool's 5 s steps of [start, end); None where no agent reported."""
-        keys = [f"sb:pool:{pool}:{at}" for at in range(start_s, end_s, STEP_S)]
+    def pool_steps(
+        self, pool: str, start_s: int, end_s: int, base_s: int = STEP_S
+    ) -> list[PoolStep | None] | NoData:
+        """Read a pool's steps (or minutes) of [start, end); None where no agent reported."""
+        kind = "pool" if base_s == STEP_S else "minute"
+        keys = [f"sb:{kind}:{pool}:{at}" for at in range(start_s, end_s, base_s)]
         rows = self._hashes(keys)
         return (
             rows

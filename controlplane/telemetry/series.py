@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -16,7 +16,7 @@ from controlplane.telemetry.snapshots import (
     Window,
 )
 
-BASE_STEP_S = 5
+GPU_STEP_S = 5
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 ALWAYS_SHOWN = ("answered", "failed")  # the others only where they occur
 OUTCOMES = ("answered", "client error", "limited", "client left", "failed")
@@ -37,21 +37,43 @@ def outcome(status: str) -> str:
 
 def spans(steps: Steps, window: Window) -> Iterable[list[PoolStep]]:
     """Give, for each point of the window, the reported steps of the span that ends there."""
-    lead = len(steps) - window.steps * window.step_s // BASE_STEP_S
-    stride, width = window.step_s // BASE_STEP_S, window.span_s // BASE_STEP_S
+    for begin, end in edges(len(steps), window):
+        yield [s for s in steps[begin:end] if s is not None]
+
+
+def edges(count: int, window: Window) -> Iterator[tuple[int, int]]:
+    """Give the first step of each point's span and the one after its last."""
+    stride, width = window.step_s // window.base_s, window.span_s // window.base_s
+    lead = count - window.steps * stride
     for i in range(window.steps):
         end = lead + (i + 1) * stride
-        yield [s for s in steps[max(0, end - width) : end] if s is not None]
+        yield max(0, end - width), end
 
 
 def latency_series(steps: Steps, window: Window, histogram: str) -> SeriesSet:
     """Give P50, P95 and P99 in seconds, each from buckets summed over the point's span."""
-    series: dict[str, list[float | None]] = {name: [] for name in QUANTILES}
-    for span in spans(steps, window):
-        buckets = latency.merged(s.histograms.get(histogram, {}) for s in span)
-        for name, quantile in QUANTILES.items():
-            series[name].append(latency.percentile(buckets, quantile))
+    points = [
+        latency.percentiles(buckets, tuple(QUANTILES.values()))
+        for buckets in _sliding_sums(steps, window, histogram)
+    ]
+    columns = zip(*points, strict=True)
+    series = {name: list(column) for name, column in zip(QUANTILES, columns, strict=True)}
     return SeriesSet(window=window, unit="s", series=series, source=RECENT)
+
+
+def _sliding_sums(steps: Steps, window: Window, histogram: str) -> Iterator[dict[int, int]]:
+    """Give the buckets summed over each point's span, adding what comes and taking what goes."""
+    told = [s.histograms.get(histogram, {}) if s is not None else {} for s in steps]
+    total: dict[int, int] = {}
+    first = last = 0
+    for begin, end in edges(len(steps), window):
+        for change, sign in ((told[last:end], 1), (told[first:begin], -1)):
+            for buckets in change:
+                for bucket, n in buckets.items():
+                    total[bucket] = total.get(bucket, 0) + sign * n
+        first, last = begin, end
+        total = {bucket: n for bucket, n in total.items() if n}
+        yield total
 
 
 def request_series(steps: Steps, window: Window) -> SeriesSet:
@@ -63,7 +85,7 @@ def request_series(steps: Steps, window: Window) -> SeriesSet:
             for status, n in step.requests.items():
                 counts[outcome(status)] += n
         for name in OUTCOMES:
-            series[name].append(per_second(counts[name], span))
+            series[name].append(per_second(counts[name], span, window))
     shown = {n: values for n, values in series.items() if n in ALWAYS_SHOWN or any(values)}
     return SeriesSet(window=window, unit="requests/s", series=shown, source=RECENT)
 
@@ -78,7 +100,7 @@ def token_series(steps: Steps, window: Window) -> SeriesSet:
     series: dict[str, list[float | None]] = {name: [] for name in read}
     for span in spans(steps, window):
         for name, figure in read.items():
-            series[name].append(per_second(sum(figure(s) for s in span), span))
+            series[name].append(per_second(sum(figure(s) for s in span), span, window))
     return SeriesSet(window=window, unit="tokens/s", series=series, source=RECENT)
 
 
@@ -113,9 +135,9 @@ def _newest(span: Sequence[PoolStep], read: Callable[[ReplicaStep], float | None
     return list(found.values())
 
 
-def per_second(count: float, span: Sequence[object]) -> float | None:
+def per_second(count: float, span: Sequence[object], window: Window) -> float | None:
     """Turn a count over the reported steps of a span into a rate; None when none was reported."""
-    return count / (len(span) * BASE_STEP_S) if span else None
+    return count / (len(span) * window.base_s) if span else None
 
 
 def of_replica(steps: Steps, replica: str) -> list[PoolStep | None]:
@@ -164,7 +186,7 @@ def _replica_series(
     for span in spans(of_replica(steps, replica), window):
         for name, figure in read.items():
             total = sum(figure(s.replicas[replica]) for s in span)
-            series[name].append(per_second(total, span))
+            series[name].append(per_second(total, span, window))
     return SeriesSet(window=window, unit=unit, series=series, source=RECENT)
 
 
@@ -196,7 +218,7 @@ def gpu_series(
     """Give one figure of each GPU of a node."""
     indices = sorted({i for step in steps if step for i in step})
     series: dict[str, list[float | None]] = {f"GPU {i}": [] for i in indices}
-    stride = window.step_s // BASE_STEP_S
+    stride = window.step_s // GPU_STEP_S
     for end in range(stride, len(steps) + 1, stride):
         for i in indices:
             known = [getattr(s[i], figure) for s in steps[end - stride : end] if s and i in s]

@@ -66,9 +66,10 @@ def gpu_spread(chosen: Mapping[str, Sequence[int]], figure: str, window: Window)
 def pool_steps(pool: str, window: Window) -> list[PoolStep | None] | NoData:
     """Read a pool's steps with enough before the window for its first point."""
     start_s = window.start_s - (window.span_s - window.step_s)
-    start_s = start_s // recent.STEP_S * recent.STEP_S
-    key = (recent.store(), "pool", pool, start_s, window.end_s)
-    return _steps.get(key, lambda: recent.store().pool_steps(pool, start_s, window.end_s))
+    start_s = start_s // window.base_s * window.base_s
+    store, end_s, base_s = recent.store(), window.end_s, window.base_s
+    key = (store, "pool", pool, start_s, end_s, base_s)
+    return _steps.get(key, lambda: store.pool_steps(pool, start_s, end_s, base_s))
 
 
 def pool_summaries(pools: Sequence[str]) -> dict[str, PoolSummary] | NoData:

@@ -60,17 +60,19 @@ TARGETS = {
 }
 MARKED = ("pool.update", "replica.drain", "replica.eject", "replica.restore", "replica.register")
 
-_bodies = FlightCache(max_entries=512, ttl_s=2.0)
+_bodies = FlightCache(max_entries=512, ttl_s=5.0)  # the key holds the step
 
 
-def pool_payload(pool: str, chart: str, wanted: Window) -> dict[str, Any]:
+def pool_payload(
+    pool: str, chart: str, wanted: Window, marked: list[Mark] | None = None
+) -> dict[str, Any]:
     """Build one chart of a pool, with marks where its replicas or policy were changed."""
     return payload(
         POOL_CHARTS[chart],
         _pool_gpus(pool, wanted) if chart == "gpu" else source.pool_chart(pool, chart, wanted),
         revision=f"{pool}/{chart}/{wanted.steps}",
         targets=TARGETS.get(chart, ()),
-        marks=marks(pool, wanted),
+        marks=marks(pool, wanted) if marked is None else marked,
     )
 
 
@@ -134,10 +136,11 @@ def embedded(
 def pool_charts(pool: str, window_name: str) -> list[Chart]:
     """Give all charts of a pool's page."""
     wanted = window(window_name, time.time())
+    marked = marks(pool, wanted)
     return embedded(
         POOL_CHARTS,
         lambda c: reverse("pool-chart", args=[pool, c]) + f"?window={window_name}",
-        lambda c: pool_payload(pool, c, wanted),
+        lambda c: pool_payload(pool, c, wanted, marked),
     )
 
 

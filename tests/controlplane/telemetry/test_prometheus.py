@@ -92,7 +92,7 @@ class Told:
     def __init__(self, answer):
         self.answer = answer
 
-    def pool_steps(self, pool, start_s, end_s):
+    def pool_steps(self, pool, start_s, end_s, base_s):
         return self.answer
 
 
