@@ -185,8 +185,9 @@ async def test_attempts_are_bounded_and_spaced(rig: Rig) -> None:
     assert (reply.status, reply.error["code"]) == (502, "engine_failed")
     assert rig.calls == [1, 1, 1]
     times = sorted(e.calls[0].arrived_at for e in rig.engines)
-    first, second = times[1] - times[0], times[2] - times[1]
-    assert 0.08 <= first < second
+    # Lower bounds only: the pauses are at least 0.1 s x 2 with a jitter of a fifth.
+    assert times[1] - times[0] >= 0.08
+    assert times[2] - times[1] >= 0.16
     assert rig.records[0].attempts == 3
 
 
