@@ -98,6 +98,22 @@ def test_a_session_keeps_its_replica() -> None:
     assert {c.route for c in choices} == {"affinity"}
 
 
+def test_an_unusable_home_passes_sessions_on_and_takes_them_back() -> None:
+    """R31: consistently to one other replica, no ping-pong."""
+    pool = pool_state(5, policy="consistent_hash")
+
+    def home() -> object:
+        return choose(request(42), pool, now=NOW, chance=chance()).replica
+
+    first = home()
+    first.note_health(False, "off", NOW)  # type: ignore[attr-defined]
+    moved = {home() for _ in range(5)}
+    assert len(moved) == 1
+    assert moved != {first}
+    first.note_health(True, "on", NOW)  # type: ignore[attr-defined]
+    assert home() is first
+
+
 def test_an_overloaded_home_passes_sessions_on() -> None:
     """Bounded load: 1.25 times the mean."""
     pool = pool_state(4, policy="consistent_hash")

@@ -191,6 +191,16 @@ def test_a_recovered_replica_starts_slowly() -> None:
     made.note_abandoned(trial=True)
 
 
+def test_one_good_trial_of_two_keeps_a_replica_half_open() -> None:
+    made = replica(breaker_failures=1, breaker_good_to_close=2)
+    made.note_failure(NOW, trial=False, may_open=True)
+    for state in ("half_open", "closed"):
+        assert made.begin(1, NOW + 15)
+        made.release(1)
+        made.note_success(NOW + 15, trial=True)
+        assert made.breaker.state == state
+
+
 def test_new_settings_keep_the_failures() -> None:
     breaker = Breaker(settings(breaker_failures=3))
     breaker.failed(NOW, trial=False, may_open=True)
