@@ -170,3 +170,10 @@ def test_no_pool_may_add_a_management_path(path: str) -> None:
 
 def test_inference_paths_may_be_added() -> None:
     assert extra_path_fault("/v1/audio/transcriptions") == ""
+
+
+def test_the_last_session_of_all_has_a_pool() -> None:
+    """The largest hash rounds to 1.0, which lies outside every share."""
+    shares = (share("a", 1), share("b", 1))
+    compiled = compile_table(table(pool("a"), pool("b"), models=(model("m", *shares),)))
+    assert compiled.models["m"].pool_for(2**64 - 1) == "b"
