@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,9 @@ def postgresql(programs: Path) -> Iterator[str]:
         words = [str(programs / "postgres"), "-D", str(folder / "data")]
         for setting in settings:
             words += ["-c", setting]
-        with _running(words, folder, account, port, stop=signal.SIGINT):
+        # It listens a moment before it lets anybody in: its own program knows when it does.
+        ready = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+        with _running(words, folder, account, lambda: _succeeds(ready), stop=signal.SIGINT):
             yield f"postgresql://{USER}:{password}@127.0.0.1:{port}/postgres"
 
 
@@ -57,7 +59,7 @@ def redis(binary: Path) -> Iterator[str]:
         port = free_port()
         words = [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
         words += ["--save", "", "--appendonly", "no"]
-        with _running(words, folder, None, port, stop=signal.SIGTERM):
+        with _running(words, folder, None, lambda: _answers(port), stop=signal.SIGTERM):
             yield f"redis://127.0.0.1:{port}/0"
 
 
@@ -115,7 +117,7 @@ def _running(
     words: list[str],
     folder: Path,
     account: pwd.struct_passwd | None,
-    port: int,
+    is_ready: Callable[[], bool],
     *,
     stop: signal.Signals,
 ) -> Iterator[None]:
@@ -125,7 +127,7 @@ def _running(
             start_new_session=True, **_as(account),
         )  # fmt: skip
     try:
-        if not processes.wait_until(lambda: _answers(port), limit_s=START_LIMIT_S):
+        if not processes.wait_until(is_ready, limit_s=START_LIMIT_S):
             said = (folder / "log").read_text(errors="replace").splitlines()[-3:]
             raise ProblemError(f"{words[0]} did not start: {' | '.join(said)}")
         yield
@@ -136,6 +138,10 @@ def _running(
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _succeeds(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def _answers(port: int) -> bool:
