@@ -30,6 +30,10 @@ class ConnectionRefused(CallFailed):
     """Nobody listens at the address: the process is gone, not slow."""
 
 
+class TimedOut(CallFailed):
+    """No complete answer came within the deadline."""
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """One complete answer."""
@@ -147,7 +151,7 @@ class HttpClient:
             async with asyncio.timeout(timeout_s):
                 return await self._exchange(origin, message)
         except TimeoutError:
-            raise CallFailed(f"no answer from {origin.authority} within {timeout_s:g} s") from None
+            raise TimedOut(f"no answer from {origin.authority} within {timeout_s:g} s") from None
         except ConnectionRefusedError:
             raise ConnectionRefused(f"connection refused by {origin.authority}") from None
         except httptools.HttpParserError as error:

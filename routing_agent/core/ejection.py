@@ -94,6 +94,14 @@ class Breaker:
         if trial and self.state == "half_open":
             self.trial_running = False
 
+    def renewed(self) -> None:
+        """Let a trial in at once: the engine was restarted, or answers its probes again."""
+        if self.state == "open":
+            self._move("cooled")
+            self.good = 0
+            self.trial_running = False
+        self._failures.clear()
+
     def _is_over_limit(self, now: float) -> bool:
         limit = self.settings.breaker_failures
         oldest = self._failures[0]

@@ -14,6 +14,14 @@ from routing_agent.wire import Endpoint, PoolSettings, ReplicaReport
 
 Health = Literal["unknown", "healthy", "unhealthy"]
 
+# Who found out that a live engine must get no new request, or may not be what it should be.
+DoubtSource = Literal[
+    "state",  # it says that it sleeps or is paused
+    "answers",  # it refused a request because it is shutting down, or its core is dead
+    "steps",  # requests run in it and nothing is computed
+    "identity",  # it serves other models than it should, or does not take our key
+]
+
 
 class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What one scrape of an engine's metrics said; `None` = the engine does not tell."""
@@ -35,6 +43,7 @@ class Replica:
         "blocked",
         "breaker",
         "cached_prompt_tokens_total",
+        "doubts",
         "ejections_total",
         "endpoint",
         "engine_version",
@@ -46,8 +55,10 @@ class Replica:
         "inflight_requests",
         "inflight_tokens",
         "is_gone",
+        "kv_capacity_tokens",
         "last_token_at",
         "leaving_at",
+        "max_running",
         "model_names",
         "output_tokens_total",
         "pool",
@@ -56,6 +67,7 @@ class Replica:
         "prompt_tokens_total",
         "ramp_from",
         "requests_total",
+        "restarted_at",
         "scrape_error",
         "scraped_at",
         "settings",
@@ -77,7 +89,11 @@ class Replica:
         self.probe_streak = 0  # good probes in a row if positive, bad ones if negative
         self.warmed = False
         self.process_started_at: float | None = None  # Unix seconds, as the engine says
+        self.restarted_at: float | None = None  # when we noticed; monotonic
+        self.doubts: dict[DoubtSource, str] = {}
         self.engine_version = ""
+        self.max_running: int | None = None  # requests it computes at once
+        self.kv_capacity_tokens: int | None = None  # what its pages say; its metrics may say too
         self.model_names: tuple[str, ...] = ()  # what the engine lists under /v1/models
         self.breaker = Breaker(settings)
         self.last_token_at: float | None = None
@@ -145,6 +161,7 @@ class Replica:
         changed = wanted != self.health
         if changed and self.health == "unhealthy":
             self.ramp_from = now
+            self.breaker.renewed()
         self.health = wanted
         self.health_reason = reason
         self._judge()
@@ -159,9 +176,35 @@ class Replica:
             self.adapters = figures.adapters
         self._judge()
 
+    def note_facts(self, *, kv_capacity_tokens: int | None, max_running: int | None) -> None:
+        """Take over what the engine tells of its size; scrapes that tell it too are newer."""
+        self.kv_capacity_tokens = kv_capacity_tokens
+        self.max_running = max_running
+
     def note_scrape_error(self, error: str) -> None:
         """Note that a scrape failed; the last good figures stay, with their age."""
         self.scrape_error = error
+
+    def note_doubt(self, source: DoubtSource, reason: str) -> bool:
+        """Keep new requests away for `reason`, or let them come again (""); true if it changed."""
+        changed = self.doubts.get(source, "") != reason
+        if reason:
+            self.doubts[source] = reason
+        else:
+            self.doubts.pop(source, None)
+        if changed:
+            self._judge()
+        return changed
+
+    def note_restart(self, now: float) -> None:
+        """Forget what was held against the process that is gone; the new one starts gently."""
+        self.warmed = False
+        self.restarted_at = now
+        self.ramp_from = now
+        self.doubts.pop("answers", None)
+        self.doubts.pop("steps", None)
+        self.breaker.renewed()
+        self._judge()
 
     def note_process(self, started_at: float | None) -> bool:
         """Note when the engine's process started (Unix seconds); true if it is another one."""
@@ -240,7 +283,7 @@ class Replica:
             replica=self.id,
             pool=self.pool,
             health=self.health,
-            health_reason=self.health_reason,
+            health_reason=next(iter(self.doubts.values()), self.health_reason),
             warmed=self.warmed,
             breaker=self.breaker.state,
             inflight_requests=self.inflight_requests,
@@ -248,7 +291,7 @@ class Replica:
             engine_running=self.figures.running,
             engine_waiting=self.figures.waiting,
             kv_usage=self.figures.kv_usage,
-            kv_capacity_tokens=self.figures.kv_capacity_tokens,
+            kv_capacity_tokens=self.figures.kv_capacity_tokens or self.kv_capacity_tokens,
             scrape_age_s=None if self.scraped_at is None else max(now - self.scraped_at, 0.0),
             scrape_error=self.scrape_error,
             process_started_at=self.process_started_at,
@@ -275,8 +318,10 @@ class Replica:
             self.blocked = _STATE_REASONS[self.endpoint.state]
         elif self.health == "unhealthy":
             self.blocked = f"unhealthy: {self.health_reason}"
+        elif self.doubts:
+            self.blocked = next(iter(self.doubts.values()))
         elif self.figures.is_asleep:
-            self.blocked = "engine asleep or paused"
+            self.blocked = "asleep: it says so in its metrics"
         elif self.breaker.state != "closed":
             self.blocked = BREAKER_OPEN
         else:

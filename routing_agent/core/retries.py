@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from routing_agent.core.chance import Chance
+from routing_agent.core.engine_errors import EngineError, Kind
 from routing_agent.wire import PoolSettings
 
 Failure = Literal[
@@ -13,6 +14,8 @@ Failure = Literal[
     "broken",  # the connection ended before the first byte of an answer
     "engine_error",  # 500, 502, 504, or an error event in place of the first token
     "overloaded",  # 429 or 503: the engine is busy, not broken
+    "stopping",  # it is shutting down in order and takes nothing new
+    "refused",  # the request is at fault, though the status or a 200 before it says otherwise
     "too_slow",  # no first token, or no further one, within the limit
     "lost",  # broke after the first byte went to the client
 ]
@@ -23,6 +26,8 @@ COUNTS_AGAINST_REPLICA: Final[dict[Failure, bool]] = {
     "broken": True,
     "engine_error": True,
     "overloaded": False,
+    "stopping": False,  # that answer alone keeps new requests away: `Replica.note_doubt`
+    "refused": False,
     "too_slow": True,
     "lost": True,
 }
@@ -32,16 +37,34 @@ MAY_BE_RETRIED: Final[dict[Failure, bool]] = {
     "broken": True,
     "engine_error": True,
     "overloaded": True,
+    "stopping": True,
+    "refused": False,
     "too_slow": False,
     "lost": False,
 }
 FAILURE_OF_STATUS: Final[dict[int, Failure]] = {
+    401: "engine_error",  # the engine refuses this agent's key; the client's was good
     429: "overloaded",
     500: "engine_error",
     502: "engine_error",
     503: "overloaded",
     504: "engine_error",
 }
+# Where the words of an answer tell more than its status.
+FAILURE_OF_KIND: Final[dict[Kind, Failure]] = {
+    "stopping": "stopping",
+    "loading": "overloaded",
+    "dead": "engine_error",
+    "invalid": "refused",
+    "not_found": "refused",
+}
+
+
+def failure_of(error: EngineError) -> Failure:
+    """Give what an engine's error means for the attempt it ends."""
+    told = FAILURE_OF_KIND.get(error.kind)
+    return told if told is not None else FAILURE_OF_STATUS.get(error.code, "engine_error")
+
 
 # A pool that sees few requests still gets a few retries: 10 a second as in Finagle's RetryBudget.
 BUDGET_FLOOR_PER_S: Final = 10.0
@@ -98,7 +121,7 @@ def judge_retry(
     """Judge a failed attempt. `attempts` were made; `others` usable replicas are untried.
 
     The same replica is tried again only if it is the pool's only one, and never when it said it is
-    busy: then its own answer, with its Retry-After, is the best one.
+    busy or stopping: then its own answer, with its Retry-After, is the best one.
     """
     now, chance = clock_and_chance
     if not MAY_BE_RETRIED[failure]:
@@ -106,7 +129,7 @@ def judge_retry(
     if attempts > settings.max_retries:
         return RetryVerdict(retry=False, reason=f"{attempts} attempts made")
     same = others == 0
-    if same and failure == "overloaded":
+    if same and failure in ("overloaded", "stopping"):
         return RetryVerdict(retry=False, reason="no other replica is free")
     if not budget.spend(now):
         return RetryVerdict(retry=False, reason="the pool's retry budget is used up")

@@ -1,6 +1,7 @@
-"""Asks each replica whether it lives, makes warming ones answer a first request, learns who it is.
+"""Asks each replica whether it takes requests, makes it prove that it generates, learns who it is.
 
-How many bad probes make a replica unhealthy, and that tokens outweigh them, is `core`'s judgement.
+How many bad probes make a replica unhealthy, and that tokens outweigh them, is `core`'s judgement;
+what a bad probe means is `diagnosis`'s.
 """
 
 from __future__ import annotations
@@ -13,16 +14,34 @@ import structlog
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.replica import Replica
-from routing_agent.engine.base import FirstRequest, read_models
+from routing_agent.engine import diagnosis
+from routing_agent.engine.base import EngineFacts, FirstRequest, json_object, names_of, read_models
 from routing_agent.engine.drivers import driver_for
 from routing_agent.engine.rounds import Rounds
-from routing_agent.http_client import CallFailed, HttpClient
+from routing_agent.http_client import CallFailed, ConnectionRefused, HttpClient, Response
 
 log = structlog.get_logger()
 
-SOON_S = 1.0  # pause while a replica is out or warming: it should be used within seconds
+SOON_S = 1.0  # pause while a replica is out, doubtful or warming: used within seconds again
 FIRST_REQUEST_LIMIT_S = 60.0  # a first request may compile kernels
+PROOF_LIMIT_S = 10.0  # a request that shows whether a draining engine takes work again
 FACTS_AGE_S = 60.0  # version and models are asked again after this, and after a restart
+# How a server says that it has no such page; 500 is how `transformers serve` fails to list models.
+NO_SUCH_PAGE = (404, 405, 500, 501)
+UNAUTHORIZED = (401, 403)
+
+
+@dataclass
+class Acquaintance:
+    """What the prober remembers of one replica, besides what the replica shows to everybody."""
+
+    ready_path: str = ""  # the page of `ready_paths` that this engine has
+    missing_pages: set[str] = field(default_factory=set)  # state and fact pages it lacks
+    was_ready: bool = False  # since its process started
+    was_gone: bool = False  # its port was closed
+    facts_at: float | None = None
+    process: float | None = None  # start of the process the facts are about
+    restart: float | None = None  # the restart they follow
 
 
 @dataclass
@@ -32,7 +51,7 @@ class Prober:
     fleet: Fleet
     client: HttpClient
     chance: Chance
-    _facts_at: dict[Replica, tuple[float, float | None]] = field(default_factory=dict)
+    _known: dict[Replica, Acquaintance] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Probe until cancelled."""
@@ -41,100 +60,202 @@ class Prober:
     def pause_s(self, replica: Replica) -> float:
         """Give the time until a replica's next probe."""
         interval_s = replica.settings.probe_interval_s
-        needs_care = replica.health != "healthy" or is_warming(replica)
+        is_doubtful = replica.probe_streak < 0 or bool(replica.doubts) or replica.figures.is_asleep
+        needs_care = replica.health != "healthy" or is_doubtful or is_warming(replica)
         return min(SOON_S, interval_s) if needs_care else interval_s
 
     async def visit(self, replica: Replica) -> None:
         """Probe one replica once."""
-        reason = await self._problem(replica)
-        if replica.note_probe(not reason, reason or "answers", time.monotonic()):
+        known = self._acquaintance(replica)
+        problem = await self._problem(replica, known)
+        now = time.monotonic()
+        if replica.note_probe(not problem, problem or diagnosis.well(replica, now), now):
             log.info("replica_health", replica=replica.id, pool=replica.pool, **_health(replica))
-        if reason:
+        if problem:
+            if replica.health == "healthy" and not replica.probe_streak < 0:
+                replica.health_reason = diagnosis.busy(problem)
             return
-        await self._learn(replica)
+        await self._look_closer(replica, known)
+
+    async def _look_closer(self, replica: Replica, known: Acquaintance) -> None:
+        """Find out about an engine whose health page is good what that page does not say."""
+        self._doubt_state(replica, await self._state(replica, known))
+        await self._learn(replica, known)
+        if "answers" in replica.doubts:
+            await self._prove(replica)
         if is_warming(replica) and replica.health == "healthy":
             await self._warm_up(replica)
 
-    async def _problem(self, replica: Replica) -> str:
+    # -- does it take requests? ----------------------------------------------------------------
+
+    async def _problem(self, replica: Replica, known: Acquaintance) -> str:
         """Call the health page; "" = good, else what is wrong."""
-        endpoint, settings = replica.endpoint, replica.settings
-        url = endpoint.url + driver_for(endpoint.engine).health_path
-        try:
-            response = await self.client.call(
-                "GET", url, headers=authorization(replica), timeout_s=settings.probe_timeout_s
-            )
-        except CallFailed as error:
-            return str(error)
-        return "" if response.ok else f"health page answered {response.status}"
+        paths = driver_for(replica.endpoint.engine).ready_paths
+        problem = ""
+        for path in (known.ready_path,) if known.ready_path else paths:
+            try:
+                response = await self._call(replica, path)
+            except CallFailed as error:
+                return self._no_answer(known, error)
+            if response.ok:
+                self._note_ready(replica, known, path)
+                return ""
+            problem = problem or diagnosis.bad_page(path, response, was_ready=known.was_ready)
+            if response.status not in NO_SUCH_PAGE:
+                return problem
+        known.ready_path = ""  # another version may have come: look at all of them next time
+        return problem
 
-    async def _learn(self, replica: Replica) -> None:
-        """Ask version and models, seldom: they change only with the process or its adapters."""
+    def _no_answer(self, known: Acquaintance, error: CallFailed) -> str:
+        if isinstance(error, ConnectionRefused):
+            known.was_gone = True
+            known.was_ready = False
+        return diagnosis.failed_call(error)
+
+    def _note_ready(self, replica: Replica, known: Acquaintance, path: str) -> None:
+        known.ready_path = path
+        if known.was_gone:  # its port was closed and is open: another process, whatever it tells
+            known.was_gone = False
+            if replica.restarted_at is not None or replica.process_started_at or known.facts_at:
+                self._note_restart(replica)
+        known.was_ready = True
+
+    def _note_restart(self, replica: Replica) -> None:
+        replica.note_restart(time.monotonic())
+        log.info("engine_restarted", replica=replica.id, pool=replica.pool)
+
+    async def _state(self, replica: Replica, known: Acquaintance) -> str:
+        """Ask whether the engine sleeps or is paused; "" = it does not say so."""
+        for page in driver_for(replica.endpoint.engine).state_pages:
+            response = await self._page(replica, known, page.path)
+            if response is not None and json_object(response.body).get(page.field) is True:
+                return page.reason
+        return ""
+
+    def _doubt_state(self, replica: Replica, reason: str) -> None:
+        if replica.note_doubt("state", reason):
+            log.info("replica_state", replica=replica.id, pool=replica.pool, why=reason or "ready")
+
+    # -- who is it? ----------------------------------------------------------------------------
+
+    async def _learn(self, replica: Replica, known: Acquaintance) -> None:
+        """Ask for facts and models, seldom: they change only with the process or its adapters."""
         now = time.monotonic()
-        asked_at, process = self._facts_at.get(replica, (None, None))
-        is_fresh = asked_at is not None and now - asked_at < FACTS_AGE_S
-        if is_fresh and process == replica.process_started_at:
+        is_fresh = known.facts_at is not None and now - known.facts_at < FACTS_AGE_S
+        process = (replica.process_started_at, replica.restarted_at)
+        if is_fresh and process == (known.process, known.restart) and not replica.doubts:
             return
-        self._facts_at = {r: f for r, f in self._facts_at.items() if r in self._current()}
-        self._facts_at[replica] = (now, replica.process_started_at)
-        driver = driver_for(replica.endpoint.engine)
-        if driver.version_path is not None:
-            replica.engine_version = driver.read_version(
-                await self._get(replica, driver.version_path)
-            )
-        try:
-            models = read_models(await self._get(replica, "/v1/models"))
-        except ValueError:
-            return  # an engine without the list: what it serves stays as the table says
-        replica.model_names = tuple(model.id for model in models)
-        replica.adapters = tuple(model.id for model in models if model.parent)
+        if process != (known.process, known.restart):
+            known.missing_pages.clear()
+        known.facts_at, (known.process, known.restart) = now, process
+        await self._learn_facts(replica, known)
+        await self._learn_models(replica)
 
-    async def _get(self, replica: Replica, path: str) -> bytes:
-        """Get a page that is only nice to have; empty if it is not there."""
+    async def _learn_facts(self, replica: Replica, known: Acquaintance) -> None:
+        driver = driver_for(replica.endpoint.engine)
+        facts = EngineFacts()
+        for path in driver.fact_paths:
+            response = await self._page(replica, known, path)
+            if response is not None:
+                facts = facts.joined(driver.read_facts(path, response.body))
+        replica.engine_version = facts.version
+        replica.note_facts(
+            kv_capacity_tokens=facts.kv_capacity_tokens, max_running=facts.max_running
+        )
+
+    async def _learn_models(self, replica: Replica) -> None:
         try:
-            response = await self.client.call(
-                "GET",
-                replica.endpoint.url + path,
-                headers=authorization(replica),
-                timeout_s=replica.settings.probe_timeout_s,
-            )
+            response = await self._call(replica, "/v1/models")
+            models = read_models(response.body) if response.ok else None
+        except (CallFailed, ValueError):
+            return  # an engine without the list: what it serves stays as the table says
+        reason = ""
+        if models is not None:
+            replica.model_names = names_of(models)
+            replica.adapters = tuple(model.id for model in models if model.parent)
+            driver = driver_for(replica.endpoint.engine)
+            reason = diagnosis.other_models(driver, self._model_of(replica), replica.model_names)
+        elif response.status in UNAUTHORIZED:
+            reason = diagnosis.bad_page("/v1/models", response, was_ready=True)
+        if replica.note_doubt("identity", reason):
+            log.warning("replica_identity", replica=replica.id, why=reason or "as it should be")
+
+    async def _page(self, replica: Replica, known: Acquaintance, path: str) -> Response | None:
+        """Get a page that is only nice to have; one that is not there is not asked for again."""
+        if path in known.missing_pages:
+            return None
+        try:
+            response = await self._call(replica, path)
         except CallFailed:
-            return b""
-        return response.body if response.ok else b""
+            return None
+        if response.status in NO_SUCH_PAGE:
+            known.missing_pages.add(path)
+        return response if response.ok else None
+
+    # -- does it generate? ---------------------------------------------------------------------
+
+    async def _prove(self, replica: Replica) -> None:
+        """Let an engine that refused requests for good show that it takes them again."""
+        problem = await self._first_answer(replica, PROOF_LIMIT_S)
+        if not problem and replica.note_doubt("answers", ""):
+            log.info("replica_takes_requests_again", replica=replica.id, pool=replica.pool)
 
     async def _warm_up(self, replica: Replica) -> None:
-        """Send the first request: a completion, or an embedding where completions are unknown."""
-        driver = driver_for(replica.endpoint.engine)
-        model = replica.endpoint.served_model or self._model_of(replica)
-        problem = ""
-        for embeds in (False, True):
-            problem = await self._first_request(replica, driver.first_request(model, embeds=embeds))
-            if not problem:
-                replica.warmed = True
-                log.info("replica_warmed", replica=replica.id, pool=replica.pool)
-                return
+        problem = await self._first_answer(replica, FIRST_REQUEST_LIMIT_S)
+        if not problem:
+            replica.warmed = True
+            log.info("replica_warmed", replica=replica.id, pool=replica.pool)
+            return
         replica.health_reason = f"first request: {problem}"
         log.warning("replica_not_warm", replica=replica.id, pool=replica.pool, why=problem)
 
-    async def _first_request(self, replica: Replica, request: FirstRequest) -> str:
+    async def _first_answer(self, replica: Replica, limit_s: float) -> str:
+        """Send the first request: a completion, or an embedding where completions are unknown."""
+        driver = driver_for(replica.endpoint.engine)
+        problem = ""
+        for embeds in (False, True):
+            request = driver.first_request(self._model_of(replica), embeds=embeds)
+            problem = await self._first_request(replica, request, limit_s)
+            if not problem:
+                return ""
+        return problem
+
+    async def _first_request(self, replica: Replica, request: FirstRequest, limit_s: float) -> str:
         try:
             response = await self.client.call(
                 "POST",
                 replica.endpoint.url + request.path,
                 body=request.body,
                 headers={"content-type": "application/json"} | authorization(replica),
-                timeout_s=FIRST_REQUEST_LIMIT_S,
+                timeout_s=limit_s,
             )
         except CallFailed as error:
             return str(error)
         return "" if response.ok else f"{request.path} answered {response.status}"
 
+    # ------------------------------------------------------------------------------------------
+
+    async def _call(self, replica: Replica, path: str) -> Response:
+        return await self.client.call(
+            "GET",
+            replica.endpoint.url + path,
+            headers=authorization(replica),
+            timeout_s=replica.settings.probe_timeout_s,
+        )
+
     def _model_of(self, replica: Replica) -> str:
+        """Give the name the engine should know its model by."""
         table = self.fleet.table
         pool = table.pools.get(replica.pool) if table is not None else None
-        return pool.model if pool is not None else ""
+        return replica.endpoint.served_model or (pool.model if pool is not None else "")
 
-    def _current(self) -> set[Replica]:
-        return set(self.fleet.replicas.values())
+    def _acquaintance(self, replica: Replica) -> Acquaintance:
+        known = self._known.get(replica)
+        if known is None:
+            current = set(self.fleet.replicas.values())
+            self._known = {r: k for r, k in self._known.items() if r in current}
+            known = self._known[replica] = Acquaintance()
+        return known
 
 
 def is_warming(replica: Replica) -> bool:

@@ -33,7 +33,7 @@ class Rounds:
         self._chance = chance
         self._visit = visit
         self._pause_s = pause_s
-        self._due_at: dict[Replica, float] = {}
+        self._visited: dict[Replica, tuple[float, float]] = {}  # when, and the jitter after that
         self._under_way: set[Replica] = set()
 
     async def run(self) -> None:
@@ -47,9 +47,14 @@ class Rounds:
 
     def _due(self, now: float) -> list[Replica]:
         current = set(self._fleet.replicas.values())
-        for gone in self._due_at.keys() - current:
-            del self._due_at[gone]
-        return [r for r in current - self._under_way if self._due_at.get(r, now) <= now]
+        for gone in self._visited.keys() - current:
+            del self._visited[gone]
+        return [r for r in current - self._under_way if self._is_due(r, now)]
+
+    def _is_due(self, replica: Replica, now: float) -> bool:
+        """Judge by the pause that fits the replica now: trouble found elsewhere shortens it."""
+        visited = self._visited.get(replica)
+        return visited is None or now - visited[0] >= self._pause_s(replica) * visited[1]
 
     async def _one_visit(self, replica: Replica) -> None:
         try:
@@ -60,4 +65,4 @@ class Rounds:
         finally:
             self._under_way.discard(replica)
             jitter = 1 + JITTER_RATIO * (2 * self._chance.random() - 1)
-            self._due_at[replica] = time.monotonic() + self._pause_s(replica) * jitter
+            self._visited[replica] = (time.monotonic(), jitter)

@@ -10,13 +10,22 @@ import structlog
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.replica import EngineFigures, Replica
+from routing_agent.engine import diagnosis
 from routing_agent.engine.base import Driver, EngineLoad, NotMetrics
 from routing_agent.engine.drivers import driver_for
 from routing_agent.engine.probe import authorization
 from routing_agent.engine.rounds import Rounds
-from routing_agent.http_client import CallFailed, HttpClient
+from routing_agent.http_client import CallFailed, ConnectionRefused, HttpClient, Response
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The last scrape of a replica, and when its engine was last seen to compute."""
+
+    load: EngineLoad
+    stepped_at: float
 
 
 @dataclass
@@ -26,7 +35,8 @@ class Scraper:
     fleet: Fleet
     client: HttpClient
     chance: Chance
-    _previous: dict[Replica, EngineLoad] = field(default_factory=dict)
+    _previous: dict[Replica, Seen] = field(default_factory=dict)
+    _gone: set[Replica] = field(default_factory=set)  # their ports were closed at the last scrape
 
     async def run(self) -> None:
         """Scrape until cancelled."""
@@ -47,8 +57,17 @@ class Scraper:
             if str(error) != replica.scrape_error:
                 log.warning("scrape_failed", replica=replica.id, why=str(error))
             replica.note_scrape_error(str(error))
+            self._note_absence(replica, error)
             return
         self._take_over(replica, load, time.monotonic())
+
+    def _note_absence(self, replica: Replica, error: Exception) -> None:
+        """Take a closed port for what it is, a second after it closed: a bad probe."""
+        if not isinstance(error, ConnectionRefused):
+            return
+        self._gone.add(replica)
+        if replica.note_probe(False, diagnosis.failed_call(error), time.monotonic()):
+            log.info("replica_health", replica=replica.id, health=replica.health, why=str(error))
 
     async def _load(self, replica: Replica, driver: Driver, path: str) -> EngineLoad:
         response = await self.client.call(
@@ -58,20 +77,42 @@ class Scraper:
             timeout_s=replica.settings.probe_timeout_s,
         )
         if not response.ok:
-            raise NotMetrics(f"{path} answered {response.status}")
+            raise NotMetrics(refused_page(path, response))
         return driver.read_load(response.body.decode("utf-8", "replace"))
 
     def _take_over(self, replica: Replica, load: EngineLoad, now: float) -> None:
-        previous = self._previous.get(replica, EngineLoad())
-        self._previous = {r: p for r, p in self._previous.items() if r in self._current()}
-        self._previous[replica] = load
-        is_another = replica.note_process(load.process_started_at) or went_back(previous, load)
-        if is_another:
-            replica.warmed = False
+        is_known = replica in self._previous
+        previous = self._previous.get(replica, Seen(EngineLoad(), now))
+        current = self._current()
+        self._previous = {r: p for r, p in self._previous.items() if r in current}
+        self._gone &= current
+        stepped = has_stepped(previous.load, load)
+        seen = self._previous[replica] = Seen(load, now if stepped else previous.stepped_at)
+        is_another = replica.note_process(load.process_started_at)
+        was_gone = replica in self._gone and is_known
+        self._gone.discard(replica)
+        if is_another or was_gone or went_back(previous.load, load):
+            replica.note_restart(now)
             log.info("engine_restarted", replica=replica.id, pool=replica.pool)
-        elif generated_since(previous, load):
+        elif generated_since(previous.load, load):
             replica.last_token_at = now  # whoever asked for them: an engine that generates is alive
         replica.note_scrape(figures_of(load), now)
+        self._doubt_steps(replica, seen, now)
+
+    def _doubt_steps(self, replica: Replica, seen: Seen, now: float) -> None:
+        """Doubt an engine that holds requests of ours and computes nothing for a TTFT limit."""
+        still_s = now - max(seen.stepped_at, replica.last_token_at or 0.0)
+        running = seen.load.running or 0
+        is_stuck = (
+            seen.load.steps_total is not None
+            and running > 0
+            and replica.inflight_requests > 0
+            and still_s > replica.settings.ttft_limit_s
+        )
+        was_stuck = "steps" in replica.doubts
+        if is_stuck != was_stuck and (is_stuck or seen.stepped_at == now or not running):
+            replica.note_doubt("steps", diagnosis.stuck(running, still_s) if is_stuck else "")
+            log.warning("replica_steps", replica=replica.id, stuck=is_stuck, running=running)
 
     def _current(self) -> set[Replica]:
         return set(self.fleet.replicas.values())
@@ -89,16 +130,37 @@ def figures_of(load: EngineLoad) -> EngineFigures:
     )
 
 
+def refused_page(path: str, response: Response) -> str:
+    """Say why there are no metrics: llama.cpp guards them with its key and needs --metrics."""
+    if response.status in (401, 403):
+        return f"{path} answered {response.status}: the engine does not take this agent's key"
+    if response.status in (404, 501):
+        return f"{path} answered {response.status}: the engine was started without its metrics"
+    return f"{path} answered {response.status}"
+
+
 def went_back(before: EngineLoad, after: EngineLoad) -> bool:
-    """Say whether a counter fell, which only a new process does."""
+    """Say whether a counter fell, or vanished from a good scrape: only a new process does that."""
     pairs = (
         (before.prompt_tokens_total, after.prompt_tokens_total),
         (before.output_tokens_total, after.output_tokens_total),
+        (before.steps_total, after.steps_total),
     )
-    return any(b is not None and a is not None and a < b for b, a in pairs)
+    is_whole = after.running is not None
+    return any(b is not None and b > 0 and (a < b if a is not None else is_whole) for b, a in pairs)
 
 
 def generated_since(before: EngineLoad, after: EngineLoad) -> bool:
-    """Say whether the engine generated tokens between two scrapes."""
-    b, a = before.output_tokens_total, after.output_tokens_total
-    return b is not None and a is not None and a > b
+    """Say whether the engine generated tokens, or computed at all, between two scrapes."""
+    return _grew(before.output_tokens_total, after.output_tokens_total) or _grew(
+        before.steps_total, after.steps_total
+    )
+
+
+def has_stepped(before: EngineLoad, after: EngineLoad) -> bool:
+    """Say whether the engine's counters moved at all, or cannot be compared."""
+    return after.steps_total is None or before.steps_total != after.steps_total
+
+
+def _grew(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and after > before

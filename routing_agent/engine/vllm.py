@@ -5,65 +5,126 @@ Names and traps were read from captures of 0.5 to 0.32; `tests/agent/engine/` ho
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
-from routing_agent.engine.base import Driver, EngineLoad, start_of, usage, whole
+import msgspec
+
+from routing_agent.engine.base import (
+    Driver,
+    EngineFacts,
+    EngineLoad,
+    Metric,
+    StatePage,
+    count_in,
+    json_object,
+    text_in,
+    usage,
+    whole,
+)
+from routing_agent.engine.calls import AdapterCalls, SleepCalls, judge_by, post
 from routing_agent.engine.prometheus import Families, Sample
 
-RUNNING = ("vllm:num_requests_running",)
-WAITING = ("vllm:num_requests_waiting",)
-SWAPPED = ("vllm:num_requests_swapped",)  # V0: started, then pushed out of the cache: they wait
-KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the newer name wins
-PROMPT_TOKENS = ("vllm:prompt_tokens_total", "vllm:prompt_tokens")
-OUTPUT_TOKENS = ("vllm:generation_tokens_total", "vllm:generation_tokens")
-PREEMPTIONS = ("vllm:num_preemptions_total", "vllm:num_preemptions")
-# 0.8 counted `gpu_prefix_cache_hits` in blocks: another unit, so it is not read.
-CACHED_TOKENS = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits")
+SWAPPED = "vllm:num_requests_swapped"  # V0: started, then pushed out of the cache: they wait
 CACHE_CONFIG = "vllm:cache_config_info"
 SLEEP_STATE = "vllm:engine_sleep_state"
+ADAPTERS = "vllm:lora_requests_info"  # the value is a time: the newest series is the current one
+SERVER_INFO = "/server_info?config_format=json"
+
+_DEV = "with VLLM_SERVER_DEV_MODE=1 (and --enable-sleep-mode on a GPU)"
+_LORA = "with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+_judge_sleep: Final = judge_by(_DEV, {})
 
 
 class Vllm(Driver):
     """A vLLM server."""
 
     name: ClassVar[str] = "vllm"
-    health_path: ClassVar[str] = "/health"
+    ready_paths: ClassVar[tuple[str, ...]] = ("/health",)
+    # Both are there in development mode only; asleep is also told by a metric.
+    state_pages: ClassVar[tuple[StatePage, ...]] = (
+        StatePage("/is_sleeping", "is_sleeping", "asleep: POST /wake_up brings it back"),
+        StatePage("/is_paused", "is_paused", "paused: POST /resume lets it go on"),
+    )
+    fact_paths: ClassVar[tuple[str, ...]] = ("/version", SERVER_INFO)
     metrics_path: ClassVar[str | None] = "/metrics"
-    version_path: ClassVar[str | None] = "/version"
-    families: ClassVar[tuple[str, ...]] = (
-        *RUNNING,
-        *WAITING,
-        *SWAPPED,
-        *KV_USAGE,
-        *PROMPT_TOKENS,
-        *OUTPUT_TOKENS,
-        *PREEMPTIONS,
-        *CACHED_TOKENS,
-        CACHE_CONFIG,
-        SLEEP_STATE,
+    lists_all_models: ClassVar[bool] = True
+    refuses_unknown_models: ClassVar[bool] = True
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "running": Metric(("vllm:num_requests_running",)),
+        "waiting": Metric(("vllm:num_requests_waiting",)),
+        "swapped": Metric((SWAPPED,)),
+        # Never `cpu_cache_usage_perc`, which is the swap space.
+        "kv_usage": Metric(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
+        "kv_capacity_tokens": Metric((CACHE_CONFIG,)),
+        "prompt_tokens_total": Metric(
+            ("vllm:prompt_tokens_total", "vllm:prompt_tokens"), "counter"
+        ),
+        "output_tokens_total": Metric(
+            ("vllm:generation_tokens_total", "vllm:generation_tokens"), "counter"
+        ),
+        "preemptions_total": Metric(
+            ("vllm:num_preemptions_total", "vllm:num_preemptions"), "counter"
+        ),
+        # 0.8 counted `gpu_prefix_cache_hits` in blocks: another unit, so it is not read.
+        "cached_prompt_tokens_total": Metric(
+            ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits"), "counter"
+        ),
+        "steps_total": Metric(("vllm:iteration_tokens_total_count",), "histogram"),
+        "awake": Metric((SLEEP_STATE,)),
+        "running_adapters": Metric((ADAPTERS,)),
+    }
+    untold: ClassVar[Mapping[str, str]] = {
+        "max_running": f"vLLM tells it only at {SERVER_INFO} in development mode"
+    }
+    adapters: ClassVar[AdapterCalls | None] = AdapterCalls(
+        load_path="/v1/load_lora_adapter",
+        unload_path="/v1/unload_lora_adapter",
+        option=_LORA,
+        judge_load=judge_by(_LORA, {400: ("has already been loaded",)}),
+        judge_unload=judge_by(_LORA, {404: ("cannot be found",)}),
+    )
+    sleep: ClassVar[SleepCalls | None] = SleepCalls(
+        sleep=post("/sleep?level=1", None, _judge_sleep),
+        wake=post("/wake_up", None, _judge_sleep),
+        pause=post("/pause?mode=wait", None, _judge_sleep),
+        resume=post("/resume", None, _judge_sleep),
     )
 
     def load_of(self, found: Families) -> EngineLoad:
         """Map vLLM's names; several series of one name are engines behind one server."""
+
+        def total(field: str) -> float | None:
+            return found.total(*self.metrics[field].names)
+
         return EngineLoad(
-            running=whole(found.total(*RUNNING)),
-            waiting=_waiting(found),
-            kv_usage=usage(found.mean(*KV_USAGE)),
+            running=whole(total("running")),
+            waiting=_waiting(total("waiting"), total("swapped")),
+            kv_usage=usage(found.mean(*self.metrics["kv_usage"].names)),
             kv_capacity_tokens=_capacity(found.samples(CACHE_CONFIG)),
-            prompt_tokens_total=found.total(*PROMPT_TOKENS),
-            cached_prompt_tokens_total=found.total(*CACHED_TOKENS),
-            output_tokens_total=found.total(*OUTPUT_TOKENS),
-            preemptions_total=whole(found.total(*PREEMPTIONS)),
-            process_started_at=start_of(found),
+            prompt_tokens_total=total("prompt_tokens_total"),
+            cached_prompt_tokens_total=total("cached_prompt_tokens_total"),
+            output_tokens_total=total("output_tokens_total"),
+            preemptions_total=whole(total("preemptions_total")),
+            steps_total=total("steps_total"),
             awake=_awake(found.samples(SLEEP_STATE)),
+            running_adapters=_running_adapters(found.samples(ADAPTERS)),
         )
 
+    def read_facts(self, path: str, body: bytes) -> EngineFacts:
+        """Read the version, and the batch size where development mode tells it."""
+        found = json_object(body)
+        if path != SERVER_INFO:
+            return EngineFacts(version=text_in(found, "version"))
+        return EngineFacts(max_running=_batch_size(found))
 
-def _waiting(found: Families) -> int | None:
-    waiting = found.total(*WAITING)
-    if waiting is None:
-        return None
-    return round(waiting + (found.total(*SWAPPED) or 0))
+    def request_model(self, base: str, adapter: str | None) -> str | None:
+        """Give the adapter's own name: to vLLM it is a model like others."""
+        return adapter or base
+
+
+def _waiting(waiting: float | None, swapped: float | None) -> int | None:
+    return None if waiting is None else round(waiting + (swapped or 0))
 
 
 def _capacity(configs: list[Sample]) -> int | None:
@@ -86,3 +147,25 @@ def _size_tokens(labels: dict[str, str]) -> int | None:
 def _awake(states: list[Sample]) -> bool | None:
     awake = [s.value > 0 for s in states if s.labels.get("sleep_state") == "awake"]
     return all(awake) if awake else None
+
+
+def _running_adapters(series: list[Sample]) -> tuple[str, ...] | None:
+    """Give the adapters in the batch: old series stay, so the one with the newest time counts."""
+    if not series:
+        return None
+    newest = max(series, key=lambda sample: sample.value)
+    names = newest.labels.get("running_lora_adapters", "")
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def _batch_size(info: dict[str, Any]) -> int | None:
+    config = info.get("vllm_config")
+    if isinstance(config, str):
+        try:
+            config = msgspec.json.decode(config)
+        except msgspec.DecodeError:
+            return None  # an old version, which prints its settings instead
+    if not isinstance(config, dict):
+        return None
+    scheduler = config.get("scheduler_config")
+    return count_in(scheduler, "max_num_seqs") if isinstance(scheduler, dict) else None

@@ -6,11 +6,13 @@ can be made again elsewhere.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+import re
+from typing import Final, Protocol
 
 import msgspec
 
-from routing_agent.core.retries import FAILURE_OF_STATUS, Failure
+from routing_agent.core.engine_errors import Kind, read_error
+from routing_agent.core.retries import FAILURE_OF_STATUS, Failure, failure_of
 from routing_agent.proxy import headers
 from routing_agent.proxy.stream import (
     EventReader,
@@ -26,7 +28,8 @@ HOLD_BYTES: Final = 256 * 1024
 TAIL_BYTES: Final = 4096
 EVENT_STREAM: Final = b"text/event-stream"
 _OK: Final = 200
-_MESSAGE_LENGTH: Final = 300
+# Quotes inside a text are escaped in JSON, so this is never part of what a model wrote.
+_ABORTED: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 
 
 class Client(Protocol):
@@ -59,6 +62,7 @@ class Failed(msgspec.Struct):
     content_type: bytes = b"application/json"
     retry_after: bytes | None = None
     is_event: bool = False  # `body` is the payload of the engine's own error event
+    kind: Kind = "broken"
 
     @property
     def event(self) -> bytes:
@@ -106,6 +110,8 @@ class PlainAnswer:
         if status in FAILURE_OF_STATUS:
             return _failed_status(connection, body)
         if status == _OK:
+            if is_aborted(body):
+                return _ABORTED_ANSWER
             self.usage = usage_of_body(body)
         self.has_begun = True
         self._client.respond(status, headers.to_client(connection.headers) + self._own, body)
@@ -134,11 +140,14 @@ class PlainAnswer:
 class StreamAnswer:
     """An answer as server-sent events."""
 
-    __slots__ = ("_client", "_own", "has_begun", "reader", "size_bytes", "status")
+    __slots__ = ("_client", "_held", "_own", "choices", "has_begun", "reader", "size_bytes",
+                 "status")  # fmt: skip
 
     def __init__(self, client: Client, own_headers: bytes, *, strip_usage: bool) -> None:
         self._client = client
         self._own = own_headers
+        self._held = b""
+        self.choices = 1  # how many the request asked for
         self.reader = EventReader(strip_usage=strip_usage)
         self.has_begun = False
         self.status = _OK
@@ -182,7 +191,9 @@ class StreamAnswer:
 
     def finish_cut(self, connection: EngineConnection) -> bool:
         """End well although the connection was cut, if the stream was complete before."""
-        if not self.reader.is_complete:
+        reader = self.reader
+        all_ended = reader.is_done or self.choices == 1 or reader.finished_choices >= self.choices
+        if not (reader.is_complete and all_ended):
             return False
         self._end(connection, self.reader.end())
         return True
@@ -190,15 +201,16 @@ class StreamAnswer:
     def _send(self, connection: EngineConnection, data: bytes) -> None:
         if self.has_begun:
             self._client.send(data)
-        elif self.reader.events or self.reader.is_done:
+        elif self.reader.has_token or self.reader.is_complete:
             self._begin(connection, data)
-        else:  # comments only: no proof of an answer yet
-            self.reader.push_back(data)
+        else:  # comments, or a role without a word: no proof of an answer yet
+            self._held += data
 
     def _begin(self, connection: EngineConnection, data: bytes) -> None:
         self.has_begun = True
         lines = headers.to_client(connection.headers) + self._own
-        self._client.begin(_OK, lines, length=None, data=data)
+        self._client.begin(_OK, lines, length=None, data=self._held + data)
+        self._held = b""
 
     def _end(self, connection: EngineConnection, data: bytes) -> None:
         if self.has_begun:
@@ -209,14 +221,19 @@ class StreamAnswer:
 
     def _engine_error(self) -> Failed:
         body = self.reader.error or b""
-        code = _code_of(body)
-        failure = FAILURE_OF_STATUS.get(code, "engine_error")
+        error = read_error(0, body)
         return Failed(
-            failure, _message_of(body) or "an error event", status=code, body=body, is_event=True
+            failure_of(error),
+            error.message or "an error event",
+            status=error.code,
+            body=body,
+            is_event=True,
+            kind=error.kind,
         )
 
 
 _UNFINISHED: Final = Failed("broken", "the stream ended without a finish reason")
+_ABORTED_ANSWER: Final = Failed("engine_error", "it gave up on the request (finish reason abort)")
 
 
 def answer_for(
@@ -230,35 +247,18 @@ def answer_for(
 
 def _failed_status(connection: EngineConnection, body: bytes) -> Failed:
     status = connection.status
+    error = read_error(status, body)
     return Failed(
-        FAILURE_OF_STATUS[status],
-        _message_of(body) or f"status {status}",
+        failure_of(error),
+        error.message or f"status {status}",
         status=status,
         body=body,
         content_type=connection.content_type or b"text/plain",
         retry_after=headers.find(connection.headers, b"retry-after"),
+        kind=error.kind,
     )
 
 
-def _message_of(body: bytes) -> str:
-    """Give the message in one of the five shapes in which engines put it."""
-    error = _object(body)
-    inner = error.get("error", error)
-    if isinstance(inner, dict):
-        inner = inner.get("message", inner.get("detail"))
-    return inner[:_MESSAGE_LENGTH] if isinstance(inner, str) else ""
-
-
-def _code_of(body: bytes) -> int:
-    error = _object(body)
-    inner = error.get("error", error)
-    code = inner.get("code") if isinstance(inner, dict) else None
-    return code if isinstance(code, int) else 0
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def is_aborted(body: bytes) -> bool:
+    """Say whether an engine gave up on a request under a 200, as vLLM and SGLang do when paused."""
+    return b'"abort"' in body and _ABORTED.search(body) is not None

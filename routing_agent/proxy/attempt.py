@@ -9,9 +9,12 @@ import asyncio
 from time import monotonic
 from typing import Final, Literal, Protocol
 
+from routing_agent.core.engine_errors import Kind
+from routing_agent.core.engine_traits import linger_s
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
 from routing_agent.proxy.answer import Client, Failed, PlainAnswer, StreamAnswer, answer_for
+from routing_agent.proxy.request import ParsedRequest
 from routing_agent.proxy.upstream import EngineConnection, EngineLink
 
 # A kept-alive connection that dies this soon after a request was written to it, without a byte of
@@ -24,11 +27,18 @@ BURST_PATIENCE: Final = 4
 
 Verdict = Literal["good", "bad", "none"]
 
+# What an answer says about every further request.
+REFUSES_FOR_GOOD: Final[dict[Kind, str]] = {
+    "stopping": "draining: it takes no new requests",
+    "dead": "dead: its core has failed; restart it",
+}
+
 
 class Owner(Protocol):
     """The exchange an attempt belongs to."""
 
     strip_usage: bool
+    request: ParsedRequest | None
 
     @property
     def client(self) -> Client:
@@ -100,7 +110,7 @@ class Attempt:
             return
         self._is_over = True
         replica = self.replica
-        replica.release(self._tokens)
+        self._give_back(verdict)
         if verdict == "good":
             replica.note_success(now, trial=self._trial)
         elif verdict == "bad":
@@ -117,6 +127,18 @@ class Attempt:
             connection.release(now)
         else:
             connection.abort()
+
+    def _give_back(self, verdict: Verdict) -> None:
+        """Give the charge back: at once, or when the engine may have stopped working on it."""
+        request, connection = self.owner.request, self.connection
+        is_broken_off = verdict == "none" and connection is not None and not connection.is_complete
+        if is_broken_off and request is not None:
+            wait_s = linger_s(self.replica.endpoint.engine, is_stream=request.is_stream)
+            if wait_s:
+                loop = asyncio.get_running_loop()
+                loop.call_later(wait_s, self.replica.release, self._tokens)
+                return
+        self.replica.release(self._tokens)
 
     @property
     def has_begun(self) -> bool:
@@ -161,15 +183,24 @@ class Attempt:
             answer = self.answer = answer_for(
                 connection, owner.client, owner.own_headers(), strip_usage=owner.strip_usage
             )
+            if owner.request is not None and isinstance(answer, StreamAnswer):
+                answer.choices = owner.request.choices
         failed = answer.arrived(connection)
         if self.first_token_at is None and answer.has_token:
             self.first_token_at = monotonic()
         if failed is not None:
+            self._note_refusal(failed)
             self.owner.attempt_failed(failed)
         elif connection.is_complete:
             self.owner.attempt_done()
         else:
             self.owner.attempt_moved()
+
+    def _note_refusal(self, failed: Failed) -> None:
+        """Send nothing more to an engine that said it is going away; its prober finds out when."""
+        reason = REFUSES_FOR_GOOD.get(failed.kind)
+        if reason is not None:
+            self.replica.note_doubt("answers", f"{reason} ({failed.detail})")
 
     def lost(self, connection: EngineConnection, reason: str) -> None:
         """Recover from a closing race, end a stream that was complete, or report the loss."""

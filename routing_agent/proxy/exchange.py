@@ -14,13 +14,16 @@ import structlog
 
 from routing_agent.core.choose import Choice, RouteRequest, choose, exclusion
 from routing_agent.core.deadlines import Limit, Phase, first_byte_limit_s, next_deadline
+from routing_agent.core.explain import candidates_of
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
 from routing_agent.core.retries import COUNTS_AGAINST_REPLICA, judge_retry
+from routing_agent.core.sampling import FAILED_FROM, is_in_share
+from routing_agent.core.stages import Try
 from routing_agent.core.table import KeyOwner
 from routing_agent.core.waiting import line_limit
 from routing_agent.metrics import FinishedRequest
-from routing_agent.proxy import admission, ids, outcome
+from routing_agent.proxy import admission, ids, life, outcome, tracing
 from routing_agent.proxy.answer import Failed
 from routing_agent.proxy.attempt import Attempt, Verdict
 from routing_agent.proxy.errors import ErrorAnswer
@@ -28,6 +31,7 @@ from routing_agent.proxy.request import USAGE_ON_REQUEST, ParsedRequest, Request
 from routing_agent.proxy.splice import rewrite
 
 if TYPE_CHECKING:
+    from routing_agent import wire
     from routing_agent.proxy.ingress import ClientConnection, Incoming
     from routing_agent.proxy.server import Proxy
 
@@ -53,6 +57,13 @@ class Exchange:
     attempts = 0
     strip_usage = False
     queue_wait_s = 0.0
+    # For the record of a request that is kept.
+    came_with: tracing.Caller | None = None
+    candidates: tuple[wire.Candidate, ...] = ()
+    detail = ""  # what the client was told, where the words are our own
+    is_sampled = False
+    last_choice: Choice | None = None
+    tries: tuple[Try, ...] = ()  # attempts that failed
     deadline = NEVER
     is_queued = False
     _end_at = NEVER
@@ -62,7 +73,7 @@ class Exchange:
     _limit: Limit = "end_to_end"
     _pause: asyncio.TimerHandle | None = None
     _pool: PoolState | None = None
-    _queued_at: float | None = None
+    queued_at: float | None = None
     _route_request: RouteRequest | None = None
     _stall_s = NEVER
     _ticket: int | None = None
@@ -76,6 +87,12 @@ class Exchange:
         self.request_id = given if given is not None and ids.is_sound(given) else self.own_id
         self.caller: KeyOwner = incoming.caller
         self._body = incoming.body
+        if b"traceparent" in incoming.headers or b"tracestate" in incoming.headers:
+            self.came_with = tracing.take(incoming.headers)
+        if is_in_share(self.request_id, proxy.keep_below):
+            self.is_sampled = True
+        elif self.came_with is not None:
+            self.is_sampled = self.came_with.is_sampled
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -119,6 +136,11 @@ class Exchange:
         return self.incoming.path in _GENERATES
 
     @property
+    def pool(self) -> PoolState | None:
+        """The pool that serves this request, if one was found."""
+        return self._pool
+
+    @property
     def bound_to(self) -> Replica | None:
         """The replica that works on this request."""
         return None if self.attempt is None else self.attempt.replica
@@ -133,6 +155,9 @@ class Exchange:
         metrics = self.proxy.metrics
         metrics.decisions += 1
         metrics.decision_sum_s += perf_counter() - began
+        self.last_choice = choice
+        if self.is_sampled or self.attempts or choice.replica is None:
+            self.candidates = candidates_of(request, pool, choice.replica, now=now)
         if choice.replica is not None:
             if self._fallen_back:
                 choice.route = "fallback"
@@ -175,9 +200,9 @@ class Exchange:
             return
         self._ticket = line.join(self, priority=priority)
         self.is_queued = True
-        if self._queued_at is None:
-            self._queued_at = now
-        self._enter("queued", self._queued_at)
+        if self.queued_at is None:
+            self.queued_at = now
+        self._enter("queued", self.queued_at)
 
     def _shed(self, pool: PoolState, code: str, what: str) -> None:
         self.proxy.metrics.shed(pool.pool, pool.pool.overload)
@@ -199,8 +224,8 @@ class Exchange:
         self.choice = choice
         self.attempts += 1
         self._ticket = None
-        if self._queued_at is not None and self.attempts == 1:
-            self.queue_wait_s = now - self._queued_at
+        if self.queued_at is not None and self.attempts == 1:
+            self.queue_wait_s = now - self.queued_at
         request.tried = (*request.tried, replica.id)
         link = self.proxy.link(replica)
         self.attempt = Attempt(self, pool, link, tokens=request.tokens, now=now)
@@ -277,6 +302,7 @@ class Exchange:
         if attempt is None or pool is None:
             return
         now = monotonic()
+        self.tries = (*self.tries, life.failed_try(self, attempt, failed, now))
         verdict: Verdict = "bad" if COUNTS_AGAINST_REPLICA[failed.failure] else "none"
         has_begun = attempt.has_begun
         attempt.stop(verdict, now)
@@ -289,6 +315,7 @@ class Exchange:
             detail=failed.detail,
         )
         if has_begun:
+            self.tries[-1].next = "its answer had begun"
             self._break(outcome.final_error(failed, attempt.replica), failed)
         elif not self._retry(failed, pool, now):
             self._give_up(failed)
@@ -305,6 +332,7 @@ class Exchange:
             budget=pool.budget,
             clock_and_chance=(now, self.proxy.chance),
         )
+        self.tries[-1].next = verdict.reason
         if not verdict.retry:
             return False
         self._failed = failed
@@ -375,6 +403,7 @@ class Exchange:
     def _break(self, error: ErrorAnswer, failed: Failed | None) -> None:
         """End an answer that has begun: with an error event, or by cutting the connection."""
         attempt = self.attempt
+        self.detail = life.own_words(error.code, error.message)
         if attempt is not None and attempt.is_stream:
             own_words = failed is not None and failed.event
             self.client.end(own_words or error.event())
@@ -383,17 +412,19 @@ class Exchange:
         self._finish(error.status, error.code, monotonic())
 
     def _give_up(self, failed: Failed) -> None:
-        """Answer with the engine's own refusal if it was busy, else with our error."""
+        """Answer with the engine's own refusal if it made one, else with our error."""
         attempt = self.attempt
         assert attempt is not None  # noqa: S101 - something failed
-        if failed.failure == "overloaded":
-            lines, body = outcome.busy_answer(failed)
+        code = outcome.IN_ITS_WORDS.get(failed.failure)
+        if code is not None and failed.status:
+            lines, body = outcome.engine_words(failed)
             self.client.respond(failed.status, lines + self.own_headers(), body)
-            self._finish(failed.status, "engine_busy", monotonic())
+            self._finish(failed.status, code, monotonic())
         else:
             self._answer_error(outcome.final_error(failed, attempt.replica))
 
     def _answer_error(self, error: ErrorAnswer) -> None:
+        self.detail = life.own_words(error.code, error.message)
         lines = b"content-type: application/json\r\n" + error.headers()
         self.client.respond(error.status, lines + self.own_headers(), error.body())
         self._finish(error.status, error.code, monotonic())
@@ -424,6 +455,8 @@ class Exchange:
             gate = self.proxy.fleet.gate(self.caller.tenant, now)
             used = record.prompt_tokens + record.output_tokens
             gate.release(charged=destination.charge_tokens, used=used)
+        if self.is_sampled or status >= FAILED_FROM:
+            self.proxy.keep(self, record, now)
         # Without the attempt, which knows its exchange, nothing is left for the cycle collector.
         self._body = b""
         self.attempt = None

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from routing_agent.core.deadlines import Limit
 from routing_agent.core.replica import Replica
+from routing_agent.core.retries import Failure
 from routing_agent.metrics import FinishedRequest
-from routing_agent.proxy import headers, ids
+from routing_agent.proxy import headers, tracing
 from routing_agent.proxy.answer import Failed
 from routing_agent.proxy.errors import ErrorAnswer
 
@@ -23,6 +24,8 @@ LIMIT_WORDS: Final[dict[Limit, str]] = {
     "end_to_end": "not finished within the end-to-end limit",
     "client": "the client took no more bytes",
 }
+# Failures that are answered in the engine's own words, and the code they are recorded under.
+IN_ITS_WORDS: Final[dict[Failure, str]] = {"overloaded": "engine_busy", "refused": "engine_refused"}
 # For an engine that says it is busy but not for how long, as vLLM does.
 BUSY_RETRY_S: Final = b"1"
 _OK: Final = 200
@@ -43,7 +46,12 @@ def request_head(exchange: Exchange, engine_lines: bytes, length: int) -> bytes:
         engine_lines,
         length,
         exchange.request_id,
-        ids.traceparent(given.get(b"traceparent"), exchange.own_id),
+        tracing.traceparent(
+            exchange.own_id,
+            exchange.attempts,
+            exchange.came_with,
+            is_sampled=exchange.is_sampled,
+        ),
         passed,
     )
 
@@ -64,15 +72,16 @@ def final_error(failed: Failed, replica: Replica) -> ErrorAnswer:
     if failed.failure == "too_slow":
         message = f"{where} was too slow: {failed.detail}. Try again, or ask for fewer tokens."
         return ErrorAnswer("engine_too_slow", message)
-    if failed.failure == "overloaded":
+    if failed.failure in ("overloaded", "stopping"):
         return ErrorAnswer("engine_busy", f"{where} is busy: {failed.detail}.", retry_after_s=1.0)
     return ErrorAnswer("engine_failed", f"{where} failed: {failed.detail}. Try again.")
 
 
-def busy_answer(failed: Failed) -> tuple[bytes, bytes]:
-    """Give header lines and body of an engine's own 429 or 503, with a Retry-After."""
-    wait = failed.retry_after or BUSY_RETRY_S
-    lines = b"content-type: %b\r\nretry-after: %b\r\n" % (failed.content_type, wait)
+def engine_words(failed: Failed) -> tuple[bytes, bytes]:
+    """Give header lines and body of an engine's own refusal; one for overload has a Retry-After."""
+    lines = b"content-type: %b\r\n" % failed.content_type
+    if failed.failure == "overloaded":
+        lines += b"retry-after: %b\r\n" % (failed.retry_after or BUSY_RETRY_S)
     return lines, failed.body
 
 

@@ -20,6 +20,7 @@ MAX_MODEL_LENGTH: Final = 512
 USAGE_ON_REQUEST: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 _NEEDS_MESSAGES: Final = frozenset({"/v1/chat/completions", "/v1/messages"})
 _NO_RAW: Final = msgspec.Raw()
+_NOTHING: Final = (b"null", b'""', b"[]")
 
 
 class RequestRefused(Exception):
@@ -78,6 +79,9 @@ class Envelope(msgspec.Struct):
     prompt: msgspec.Raw = _NO_RAW
     input: msgspec.Raw = _NO_RAW
     tools: msgspec.Raw = _NO_RAW
+    n: int | None = None
+    lora: msgspec.Raw = _NO_RAW
+    lora_path: msgspec.Raw = _NO_RAW
 
 
 class OddEnvelope(msgspec.Struct):
@@ -86,6 +90,8 @@ class OddEnvelope(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
     messages: list[OddMessage] | None = None
+    lora: msgspec.Raw = _NO_RAW
+    lora_path: msgspec.Raw = _NO_RAW
 
 
 class ParsedRequest(msgspec.Struct):
@@ -99,6 +105,7 @@ class ParsedRequest(msgspec.Struct):
     fingerprint: bytes
     prompt_bytes: int
     max_tokens: int | None
+    choices: int = 1
 
 
 _envelope: Final = msgspec.json.Decoder(Envelope)
@@ -120,6 +127,7 @@ def parse(body: bytes, path: str) -> ParsedRequest:
     except msgspec.DecodeError as fault:
         raise _bad_json(f"The body is not valid JSON: {fault}.") from None
     model = _checked_model(envelope.model)
+    _refuse_adapters(envelope)
     messages = envelope.messages
     if not messages and path in _NEEDS_MESSAGES:
         raise _invalid("'messages' must be a list with at least one message.", "messages")
@@ -134,6 +142,7 @@ def parse(body: bytes, path: str) -> ParsedRequest:
         fingerprint=fingerprint,
         prompt_bytes=prompt_bytes,
         max_tokens=_max_tokens(envelope),
+        choices=max(envelope.n or 1, 1),
     )
 
 
@@ -147,6 +156,7 @@ def _parse_odd(body: bytes, path: str, fault: msgspec.ValidationError) -> Parsed
     except msgspec.DecodeError as worse:
         raise _bad_json(f"The body is not valid JSON: {worse}.") from None
     model = _checked_model(envelope.model)
+    _refuse_adapters(envelope)
     if not envelope.messages and path in _NEEDS_MESSAGES:
         raise _invalid(f"{fault}.", "messages")
     options = whole.get("stream_options")
@@ -168,6 +178,22 @@ def _checked_model(model: str | None) -> str:
     if len(model) > MAX_MODEL_LENGTH:
         raise _invalid(f"'model' is longer than {MAX_MODEL_LENGTH} characters.", "model")
     return model
+
+
+def _refuse_adapters(envelope: Envelope | OddEnvelope) -> None:
+    """Refuse what names an adapter beside the model, where it would pass by all admission.
+
+    SGLang's `lora_path` even loads an adapter again that was unloaded, and takes a path.
+    """
+    for name, raw in (("lora", envelope.lora), ("lora_path", envelope.lora_path)):
+        if raw is not _NO_RAW and bytes(raw) not in _NOTHING:
+            message = f"There is no adapter {_shown(raw)}. Name an adapter you may call as 'model'."
+            raise RequestRefused(ErrorAnswer("model_not_found", message, name))
+
+
+def _shown(raw: msgspec.Raw) -> str:
+    text = bytes(raw)[:MAX_MODEL_LENGTH].decode("utf-8", "replace")
+    return text if text.startswith('"') else "like that"
 
 
 def _session_text(session: str | int | None) -> str | None:

@@ -14,6 +14,12 @@ import msgspec
 # A blank line: two line ends in a row, each LF, CRLF or CR (WHATWG HTML, section 9.2.5).
 _EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+# What a client is told of a request that an engine gave up on: vLLM and SGLang end such a stream as
+# if it were finished, with a reason that OpenAI's API does not know.
+ABORTED: Final = (
+    b'{"error":{"message":"The engine gave up on this request (finish reason abort).",'
+    b'"type":"server_error","param":null,"code":"engine_failed"}}'
+)
 # No engine sends larger events; one that does is broken, and we keep no more than this in memory.
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 
@@ -57,13 +63,14 @@ class StreamError(Exception):
 class EventReader:
     """Follows one stream; `feed` gives the bytes to pass on."""
 
-    __slots__ = ("_kept", "error", "events", "has_token", "is_done", "is_finished", "strip_usage",
-                 "usage")  # fmt: skip
+    __slots__ = ("_kept", "error", "events", "finished_choices", "has_token", "is_done",
+                 "is_finished", "strip_usage", "usage")  # fmt: skip
 
     def __init__(self, *, strip_usage: bool) -> None:
         self.strip_usage = strip_usage  # we asked for the usage chunk, the client did not
         self.has_token = False
         self.is_finished = False  # a finish reason, or what stands for it, was seen
+        self.finished_choices = 0  # with n=2 a stream has two ends
         self.is_done = False  # data: [DONE]
         self.usage: Usage | None = None
         self.error: bytes | None = None  # the engine's own error event
@@ -99,10 +106,6 @@ class EventReader:
             return b""
         return rest if _EVENT_END.search(rest[-4:]) else rest + b"\n\n"
 
-    def push_back(self, data: bytes) -> None:
-        """Take whole events back that are not to be passed on yet."""
-        self._kept = data + self._kept
-
     @property
     def is_complete(self) -> bool:
         """Whether the stream may end here: [DONE] alone is enough only if no error came before."""
@@ -135,7 +138,7 @@ class EventReader:
             self.usage = _merged(self.usage, usage)
         if isinstance(choices, list) and choices:
             self._note_choices(choices)
-            return True
+            return self.error is None
         if usage is not None and "choices" in chunk:
             self.events -= 1
             self.is_finished = True  # engines send the usage chunk only after the last token
@@ -147,8 +150,13 @@ class EventReader:
         for choice in choices:
             if not isinstance(choice, dict):
                 continue
-            if choice.get("finish_reason") is not None:
+            reason = choice.get("finish_reason")
+            if reason == "abort":
+                self.error = ABORTED
+                return
+            if reason is not None:
                 self.is_finished = True
+                self.finished_choices += 1
             if not self.has_token:
                 delta = choice.get("delta")
                 self.has_token = bool(choice.get("text")) or _has_content(delta)
@@ -157,6 +165,7 @@ class EventReader:
         """Follow the Responses and Messages streams, whose events carry a type."""
         kind = chunk.get("type")
         if not isinstance(kind, str):
+            self.has_token = True  # a stream of a make we do not know: any event counts
             return
         if kind.endswith((".delta", "_delta")):
             self.has_token = True

@@ -128,12 +128,7 @@ def test_a_whole_scrape_of_an_old_vllm():
 
 def test_an_openai_server_is_never_scraped():
     assert OPENAI.metrics_path is None
-    assert OPENAI.health_path == "/v1/models"
-
-
-@pytest.mark.parametrize("engine", ["llamacpp", "tgi", "triton"])
-def test_engines_without_a_driver_are_driven_by_the_openai_api(engine):
-    assert driver_for(engine) is OPENAI
+    assert OPENAI.ready_paths == ("/v1/models", "/health")
 
 
 def test_the_first_request_asks_for_one_token_or_one_embedding():
@@ -155,5 +150,5 @@ def test_models_and_versions_are_read_or_refused():
     assert read_models(b'{"data": [{"id": "m", "parent": null, "new": 1}]}') == [ServedModel("m")]
     with pytest.raises(ValueError, match="did not answer a list of models"):
         read_models(b"<html>")
-    assert VLLM.read_version(b'{"version": "0.32.0"}') == "0.32.0"
-    assert VLLM.read_version(b"oops") == ""
+    assert VLLM.read_facts("/version", b'{"version": "0.32.0"}').version == "0.32.0"
+    assert VLLM.read_facts("/version", b"oops").version == ""

@@ -83,7 +83,7 @@ async def test_one_or_two_missed_probes_take_nothing_away_the_third_does(engine,
         assert replica.exclusion(time.monotonic()) == ""
     await prober.visit(replica)
     assert replica.health == "unhealthy"
-    assert replica.health_reason == "health page answered 503"
+    assert replica.health_reason == "paused or draining: /health answered 503"
 
 
 async def test_two_good_probes_bring_it_back_and_they_come_quickly(engine, client):
