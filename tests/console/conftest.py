@@ -135,7 +135,11 @@ class Fleet:
 
 def report(agent: str, replicas: list[Replica], number: int) -> wire.Report:
     """A busy agent's report."""
-    gpu = {"model": "H100", "memory_bytes": 80 * 2**30, "memory_used_bytes": 60 * 2**30}
+    gpu: dict[str, Any] = {
+        "model": "H100",
+        "memory_bytes": 80 * 2**30,
+        "memory_used_bytes": 60 * 2**30,
+    }
     return wire.Report(
         agent=agent,
         number=number,
@@ -187,7 +191,7 @@ def fleet(transactional_db: None, redis_server: RedisServer, settings: Any) -> F
     agent = make_agent("node-1", started_at=None)
     pool = make_pool(wanted_replicas=2)
     make_pool("embed", model="bge")
-    held = {"node": agent.node, "gpu_indices": [0, 1]}
+    held: dict[str, Any] = {"node": agent.node, "gpu_indices": [0, 1]}
     ready, other = make_replica(pool, **held), make_replica(pool, **held)
     ejected = make_replica(pool, state=State.EJECTED, state_reason="probe timed out after 3 s")
     make_key(make_tenant())
