@@ -57,6 +57,7 @@ class Overview(Page):
             rows=rows.pool_rows(pools, reports),
             reports=reports,
             publication=plane.publication,
+            revision=fleet_revision(),
             agents=plane.agents,
             agents_behind=plane.behind,
             agents_current=len(plane.agents) - len(plane.behind),

@@ -59,6 +59,12 @@ def test_charts_are_drawn_with_their_words_and_their_numbers(visit, fleet):
     assert "recent store" in chart.inner_text()
     chart.locator("summary").click()
     assert chart.locator("tbody tr").count() > 10
+    for name in ("ttft", "requests", "kv"):
+        box = visitor.tab.locator(f"#chart-{name} .draw").bounding_box()
+        for share in (0.3, 0.6, 0.9):
+            visitor.tab.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
+            visitor.tab.wait_for_timeout(60)
+    assert visitor.said == []
 
 
 def test_a_pool_without_data_says_so_beside_one_that_has(visit, fleet):

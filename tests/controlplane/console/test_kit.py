@@ -1,0 +1,172 @@
+"""The kit of every page: how figures read, chips, roles, one load for many, safe CSV."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from controlplane.console import quantities
+from controlplane.console.listing import attribute, safe
+from controlplane.console.mixins import digest, includes
+from controlplane.console.templatetags.console import change_words, chip, in_billions
+from controlplane.telemetry.cache import FlightCache
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "—"),
+        (0, "0 ms"),
+        (0.0004, "0.40 ms"),
+        (0.2874, "287 ms"),
+        (1.236, "1.24 s"),
+        (30, "30 s"),
+        (200, "3 m 20 s"),
+        (7500, "2 h 5 m"),
+        (200_000, "2 d 7 h"),
+    ],
+)
+def test_durations_read_with_three_digits(value, text):
+    assert quantities.seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "—"),
+        (0, "0 %"),
+        (0.0001, "< 0.05 %"),
+        (0.044, "4.4 %"),
+        (0.634, "63 %"),
+        (1, "100 %"),
+    ],
+)
+def test_ratios_read_as_percent(value, text):
+    assert quantities.percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "—"), (512, "512 B"), (44_237_000_000, "41.2 GiB")]
+)
+def test_sizes_read_in_binary_units(value, text):
+    assert quantities.size(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "—"), (3.14159, "3.14"), (2150, "2\u202f150")])
+def test_numbers_are_grouped(value, text):
+    assert quantities.count(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "—"), (7.6e9, "7.60 B"), (568e6, "568 M")])
+def test_parameters_read_in_billions(value, text):
+    assert in_billions(value) == text
+
+
+def test_a_figure_reads_in_its_unit():
+    assert quantities.figure(0.5, "ratio") == "50 %"
+    assert quantities.figure(2048, "bytes") == "2 KiB"
+    assert quantities.figure(12.4, "requests/s") == "12.4 requests/s"
+    assert quantities.figure(None, "requests/s") == "—"
+
+
+def test_a_chip_has_shape_word_and_tone_and_an_unknown_code_is_text():
+    assert "✓" in chip("ready")
+    assert "healthy" in chip("ready")
+    assert (
+        chip("<b>")
+        == '<span class="chip unknown"><span aria-hidden="true">?</span> &lt;b&gt;</span>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("role", "wanted", "allowed"),
+    [
+        ("viewer", "viewer", True),
+        ("viewer", "operator", False),
+        ("admin", "operator", True),
+        ("", "viewer", False),
+        ("root", "viewer", False),
+    ],
+)
+def test_each_role_includes_those_before_it(role, wanted, allowed):
+    assert includes(role, wanted) is allowed
+
+
+def test_a_fresh_form_token_is_no_change_of_a_fragment():
+    one = '<input type="hidden" name="csrfmiddlewaretoken" value="aaa"><p>x</p>'
+    assert digest(one) == digest(one.replace("aaa", "bbb"))
+    assert digest(one) != digest(one.replace("<p>x", "<p>y"))
+
+
+class Event:
+    def __init__(self, before, after):
+        self.before, self.after = before, after
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (None, {"a": 1}, "created"),
+        ({"a": 1}, None, "removed"),
+        ([1], [2], "changed"),
+        ({"a": 1}, {"a": 2}, "a: 1 → 2"),
+        ({"a": 1, "b": 1}, {"a": 2, "b": 2}, "a, b"),
+        ({"a": 1}, {"a": 1}, "no difference"),
+    ],
+)
+def test_a_change_is_told_in_a_few_words(before, after, words):
+    assert change_words(Event(before, after)) == words
+
+
+def test_paths_of_attributes_end_at_none():
+    assert attribute(Event(None, 1), "before.anything.more") is None
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\tx"])
+def test_formulas_are_text_in_a_spreadsheet(text):
+    assert safe(text) == f"'{text}"
+
+
+def test_a_value_is_loaded_once_for_all_who_ask_meanwhile():
+    cache, entered, leave, loads = (
+        FlightCache(max_entries=2, ttl_s=60),
+        threading.Event(),
+        threading.Event(),
+        [],
+    )
+
+    def load():
+        loads.append(1)
+        entered.set()
+        leave.wait(10)
+        return "value"
+
+    found = []
+    readers = [
+        threading.Thread(target=lambda: found.append(cache.get("k", load))) for _ in range(5)
+    ]
+    for reader in readers:
+        reader.start()
+    entered.wait(10)
+    leave.set()
+    for reader in readers:
+        reader.join()
+    assert (found, loads) == (["value"] * 5, [1])
+
+
+def test_the_cache_forgets_the_oldest_and_the_late():
+    now = [0.0]
+    cache = FlightCache(max_entries=2, ttl_s=5, clock=lambda: now[0])
+    for key in "abc":
+        cache.get(key, lambda key=key: key)
+    assert cache.get("a", lambda: "again") == "again"
+    now[0] = 9
+    assert cache.get("a", lambda: "later") == "later"
+
+
+def test_a_load_that_fails_is_tried_again_by_the_next():
+    cache = FlightCache(max_entries=2, ttl_s=5)
+    with pytest.raises(ZeroDivisionError):
+        cache.get("k", lambda: 1 / 0)
+    assert cache.get("k", lambda: 2) == 2
