@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from routing_agent.core import load
 from routing_agent.core.chance import EvenOdds
-from routing_agent.core.choose import RouteRequest, choose
-from routing_agent.core.fleet import Fleet
+from routing_agent.core.choose import POLICIES, RouteRequest, choose, exclusion
+from routing_agent.core.fleet import Fleet, PoolState
+from routing_agent.core.replica import Replica
 from routing_agent.core.table import SessionKind, session_hash
-from routing_agent.wire import ExplainRequest, Explanation
+from routing_agent.wire import Candidate, ExplainRequest, Explanation
+
+# A record tells of so many candidates: a pool of a thousand must not make a request dear.
+RECORDED_CANDIDATES: Final = 16
+
+
+def candidates_of(
+    request: RouteRequest, pool: PoolState, chosen: Replica | None, *, now: float
+) -> tuple[Candidate, ...]:
+    """Give what a choice compared, before the request is charged: the chosen one first."""
+    policy = POLICIES[pool.settings.policy]
+    step = -(-len(pool.replicas) // RECORDED_CANDIDATES) or 1
+    shown = [replica for replica in pool.replicas[::step] if replica is not chosen]
+    if chosen is not None:
+        shown = [chosen, *shown[: RECORDED_CANDIDATES - 1]]
+    found = []
+    for replica in shown:
+        terms = policy.terms(request, replica, now=now)
+        excluded = exclusion(request, replica, pool.settings, now)
+        found.append(
+            Candidate(replica=replica.id, score=terms.get("score"), terms=terms, excluded=excluded)
+        )
+    return tuple(found)
 
 
 def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation:

@@ -64,6 +64,7 @@ class Exchange:
     is_sampled = False
     last_choice: Choice | None = None
     tries: tuple[Try, ...] = ()  # attempts that failed
+    was_sent = False  # the attempt that we stopped had its connection
     deadline = NEVER
     is_queued = False
     _end_at = NEVER
@@ -398,6 +399,7 @@ class Exchange:
 
     def _stop_attempt(self) -> None:
         if self.attempt is not None:
+            self.was_sent = self.attempt.connection is not None
             self.attempt.stop("none", monotonic())
 
     def _break(self, error: ErrorAnswer, failed: Failed | None) -> None:

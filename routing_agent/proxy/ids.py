@@ -1,4 +1,4 @@
-"""Request ids and trace contexts: the client's own if they are sound, else new ones."""
+"""Request ids: the client's own if it is sound, else a new one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from secrets import token_hex
 from typing import Final
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/@=+\-]{1,128}")
-_TRACEPARENT: Final = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class IdSource:
@@ -31,10 +30,3 @@ class IdSource:
 def is_sound(request_id: bytes) -> bool:
     """Say whether a client's request id may travel on."""
     return _REQUEST_ID.fullmatch(request_id) is not None
-
-
-def traceparent(given: bytes | None, new: bytes) -> bytes:
-    """Give the client's trace context, or the start of a new, unsampled one."""
-    if given is not None and _TRACEPARENT.fullmatch(given):
-        return given
-    return b"00-%b-%b-00" % (new, new[16:])

@@ -19,14 +19,17 @@ import structlog
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.replica import Replica
+from routing_agent.core.sampling import DEFAULT_THRESHOLD
 from routing_agent.core.table import EMPTY_BODY_LIMIT_BYTES
 from routing_agent.core.waiting import WaitingLine
 from routing_agent.metrics import FinishedRequest, Metrics
+from routing_agent.proxy import life
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.exchange import Exchange
 from routing_agent.proxy.ids import IdSource
 from routing_agent.proxy.ingress import ClientConnection
 from routing_agent.proxy.upstream import IDLE_LIMIT_S, EngineLink
+from routing_agent.wire import RequestRecord
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +63,8 @@ class Proxy:
         self.now = monotonic()  # as of the last tick
         self.unix_clock: Callable[[], float] = time  # the control plane's where there is one
         self.wall = self.unix_clock()
+        self.on_record: Callable[[RequestRecord], None] | None = None  # gets the lives to keep
+        self.keep_below = DEFAULT_THRESHOLD  # of the hash of a request's id: see `core.sampling`
         self.loop: asyncio.AbstractEventLoop
         self._exchanges: set[Exchange] = set()
         self._links: dict[Replica, EngineLink] = {}
@@ -172,6 +177,15 @@ class Proxy:
         if self.on_finished is not None:
             self.on_finished(record)
         self._note_if_idle()
+
+    def keep(self, exchange: Exchange, done: FinishedRequest, now: float) -> None:
+        """Hand the life of a request to whoever keeps it; that must never cost the request."""
+        if self.on_record is None:
+            return
+        try:
+            self.on_record(life.record_of(exchange, done, now=now, wall=self.unix_clock()))
+        except Exception:
+            log.exception("record_not_kept", request_id=done.request_id)
 
     def room_made(self, pool: PoolState) -> None:
         """Give the next in a pool's queue its turn."""
