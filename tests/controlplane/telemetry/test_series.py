@@ -13,7 +13,7 @@ from routing_agent.wire import LATENCY_BOUNDS_S, latency_bucket
 from tests.controlplane.telemetry.conftest import replica, report
 
 WINDOW = Window(end_s=100, step_s=5, steps=2, span_s=10)
-EMPTY = {"ttft": {}, "tpot": {}, "e2e": {}, "queue_wait": {}}
+EMPTY: dict[str, dict[int, int]] = {"ttft": {}, "tpot": {}, "e2e": {}, "queue_wait": {}}
 
 
 def step(**given) -> PoolStep:
