@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stack.report import say
+
 INTERVAL_S = 0.25
 QUIET = frozenset({"timestamp", "level", "event", "logger"})
 
@@ -81,5 +83,5 @@ def follow(folder: Path, names: list[str], is_over: Callable[[], bool]) -> None:
     follower = Follower(folder, names)
     while not is_over():
         for line in follower.lines():
-            print(line)
+            say(line)
         time.sleep(INTERVAL_S)

@@ -181,7 +181,7 @@ def test_in_the_foreground_it_shows_a_readable_log_and_ctrl_c_stops_all_of_it(st
         stdout=subprocess.PIPE,
         text=True,
     )
-    with process:
+    try:
         assert process.stdout
         shown = iter(process.stdout)
         assert any("Ctrl-C stops all of it." in line for line in shown)
@@ -190,7 +190,10 @@ def test_in_the_foreground_it_shows_a_readable_log_and_ctrl_c_stops_all_of_it(st
         groups = [s["pid"] for s in stack.status()["services"]]
         process.send_signal(signal.SIGINT)
         assert any(" stopped " in line for line in shown)
-    assert process.returncode == 0
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
     assert [processes.group_members(group) for group in groups if group] == [[]] * len(groups)
 
 
