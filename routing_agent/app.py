@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from routing_agent import __version__, managed
+from routing_agent import __version__, managed, tls
 from routing_agent import log as logging
 from routing_agent.config import Config, Managed, Standalone
 from routing_agent.control.admin import AdminPort, LocalReading, SignedOnly
@@ -52,7 +52,7 @@ def main(config: Config) -> int:
         except RegistrationRefused as error:
             log.error("registration_refused", why=str(error))
             return EXIT_REFUSED
-        except (PortTaken, StateFolderTaken, ssl.SSLError, OSError) as error:
+        except (PortTaken, StateFolderTaken, tls.CertificateUnusable, OSError) as error:
             log.error("agent_cannot_start", why=str(error))
             return EXIT_FAILED
 
@@ -70,6 +70,7 @@ async def live(config: Config) -> int:
                 await _live_managed(parts, role, stop)
     finally:
         await parts.client.close()
+        await parts.engine_client.close()
     log.info("agent_stopped")
     return EXIT_DRAINED
 
@@ -77,8 +78,8 @@ async def live(config: Config) -> int:
 async def _live_alone(parts: Parts, role: Standalone, stop: StopSignals) -> None:
     proxy = Proxy(parts.fleet, parts.metrics, chance=parts.chance)
     admin = AdminPort(LocalReading(), parts.fleet, parts.metrics, proxy)
-    async with Ports(parts.config, proxy, HttpServer(admin.handle)):
-        discovery = Discovery(role, parts.client, parts.apply)
+    async with Ports(parts, proxy, HttpServer(admin.handle)):
+        discovery = Discovery(role, parts.engine_client, parts.apply)
         loops = parts.watchers() | {"discovery": discovery.run()}
         await run_until_drained(loops, proxy, parts.config.drain_limit_s, stop)
 
@@ -95,9 +96,11 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
         identity = life.kept_identity()
         if identity is not None:  # a restart obeys pushes from the first moment
             gate.verifier = life.trust(identity)
-        async with Ports(parts.config, proxy, HttpServer(admin.handle)) as ports:
+        async with Ports(parts, proxy, HttpServer(admin.handle)) as ports:
             if identity is None:
-                identity = await stop.unless_stopped(life.register(ports.traffic, ports.admin))
+                identity = await stop.unless_stopped(
+                    life.register(ports.traffic, ports.admin, scheme=ports.scheme)
+                )
             if identity is None:
                 return
             verifier = gate.verifier = gate.verifier or life.trust(identity)
@@ -175,14 +178,23 @@ class Parts:
     config: Config
     fleet: Fleet
     metrics: Metrics
-    client: HttpClient
+    client: HttpClient  # to the control plane
+    engine_client: HttpClient
+    certificate: tls.ServerCertificate | None
     chance: random.Random
 
     @classmethod
     def build(cls, config: Config) -> Parts:
         """Make the parts; nothing of them runs yet."""
-        client = HttpClient(tls=_tls(config.role))
-        return cls(config, Fleet(), Metrics(), client, random.Random())  # noqa: S311 - no secrets
+        return cls(
+            config=config,
+            fleet=Fleet(),
+            metrics=Metrics(),
+            client=HttpClient(tls=_control_trust(config.role)),
+            engine_client=HttpClient(tls=tls.trust(config.engine_ca_file)),
+            certificate=tls.ServerCertificate(*config.certificate) if config.certificate else None,
+            chance=random.Random(),  # noqa: S311 - no secrets
+        )
 
     def apply(self, table: RoutingTable) -> None:
         """Put a table in place, judging its times by this machine's clock."""
@@ -202,9 +214,12 @@ class Parts:
 
     def watchers(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Give the loops that watch engines."""
-        prober = Prober(self.fleet, self.client, self.chance)
-        scraper = Scraper(self.fleet, self.client, self.chance)
-        return {"prober": prober.run(), "scraper": scraper.run()}
+        prober = Prober(self.fleet, self.engine_client, self.chance)
+        scraper = Scraper(self.fleet, self.engine_client, self.chance)
+        loops = {"prober": prober.run(), "scraper": scraper.run()}
+        if self.certificate is not None:
+            loops["certificate"] = self.certificate.watch()
+        return loops
 
 
 class PortTaken(Exception):
@@ -214,11 +229,14 @@ class PortTaken(Exception):
 class Ports:
     """The traffic port and the admin port, open while the context lasts."""
 
-    def __init__(self, config: Config, proxy: Proxy, server: HttpServer) -> None:
-        self._config = config
+    def __init__(self, parts: Parts, proxy: Proxy, server: HttpServer) -> None:
+        self._config = parts.config
+        self._certificate = None if parts.certificate is None else parts.certificate.context
         self._proxy = proxy
+        proxy.engine_trust = parts.engine_client.tls
         self._server = server
         self.traffic = self.admin = 0
+        self.scheme = "http" if self._certificate is None else "https"  # of the traffic port
 
     async def __aenter__(self) -> Ports:
         config = self._config
@@ -228,7 +246,9 @@ class Ports:
             where = f"{config.admin_host} port {config.admin_port}"
             raise PortTaken(f"Cannot listen on {where} ({error.strerror}): --admin-port") from None
         try:
-            self.traffic = await self._proxy.start(config.host, config.port)
+            self.traffic = await self._proxy.start(
+                config.host, config.port, certificate=self._certificate
+            )
         except OSError as error:
             await self._server.close()
             where = f"{config.host} port {config.port}"
@@ -237,6 +257,7 @@ class Ports:
             "agent_listens",
             version=__version__,
             traffic=f"{config.host}:{self.traffic}",
+            scheme=self.scheme,
             admin=f"{config.admin_host}:{self.admin}",
         )
         return self
@@ -246,14 +267,14 @@ class Ports:
         await self._server.close()
 
 
-def _tls(role: Standalone | Managed) -> ssl.SSLContext | None:
+def _control_trust(role: Standalone | Managed) -> ssl.SSLContext | None:
     if isinstance(role, Standalone):
         return None
     if role.ca_file is None and role.client_cert is None:
         return None
-    context = ssl.create_default_context(cafile=role.ca_file)
+    context = tls.trust(role.ca_file, option="--ca-file")
     if role.client_cert is not None:
-        context.load_cert_chain(role.client_cert, role.client_key)
+        tls.show(context, role.client_cert, role.client_key)
     return context
 
 

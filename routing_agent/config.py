@@ -110,6 +110,8 @@ class Config:
 
     host: str
     port: int
+    certificate: tuple[Path, Path] | None  # of the traffic port, and its key; None: plain HTTP
+    engine_ca_file: Path | None  # None: whom the system trusts
     admin_host: str
     admin_port: int
     drain_limit_s: float
@@ -190,6 +192,13 @@ def _add_listening(parser: argparse.ArgumentParser, *, admin_host: str | None) -
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML, option names as keys")
     parser.add_argument("--host", default="127.0.0.1", help="of the traffic port")
     parser.add_argument("--port", type=int, default=9000)
+    parser.add_argument(
+        "--tls-cert-file", type=Path, help="certificate (chain) of the traffic port"
+    )
+    parser.add_argument(
+        "--tls-key-file", type=Path, help="its private key; both: clients use https"
+    )
+    parser.add_argument("--engine-ca-file", type=Path, help="whom to trust for https engines")
     parser.add_argument("--admin-host", default=admin_host, help="default: 127.0.0.1")
     parser.add_argument("--admin-port", type=int, default=9001)
     parser.add_argument(
@@ -251,12 +260,20 @@ def _config(
     return Config(
         host=options.host,
         port=options.port,
+        certificate=_certificate(options.tls_cert_file, options.tls_key_file),
+        engine_ca_file=options.engine_ca_file,
         admin_host=options.admin_host or "127.0.0.1",
         admin_port=options.admin_port,
         drain_limit_s=drain_limit_s,
         log_level=options.log_level,
         role=role,
     )
+
+
+def _certificate(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    if (cert is None) != (key is None):
+        raise ConfigError("--tls-cert-file and --tls-key-file belong together: give both or none")
+    return None if cert is None or key is None else (cert, key)
 
 
 def not_yet(option: str) -> ConfigError:

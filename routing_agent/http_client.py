@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from routing_agent import tls
+
 READ_BYTES = 64 * 1024
 BODY_LIMIT_BYTES = 64 * 1024 * 1024  # a table of 1,000 replicas is below 1 MiB
 IDLE_CONNECTIONS_PER_ORIGIN = 4
@@ -159,7 +161,8 @@ class HttpClient:
                 raise error.__context__ from None
             raise CallFailed(f"{origin.authority} answered something that is not HTTP") from None
         except OSError as error:
-            raise CallFailed(f"cannot talk to {origin.authority}: {_reason(error)}") from None
+            why = tls.connection_fault(error)
+            raise CallFailed(f"cannot talk to {origin.authority}: {why}") from None
 
     async def close(self) -> None:
         """Drop the kept connections; calls still running finish and keep none."""
@@ -186,10 +189,10 @@ class HttpClient:
             ) from None
 
     async def _connect(self, origin: Origin) -> _Connection:
-        tls = None
+        context = None
         if origin.scheme == "https":
-            tls = self.tls or ssl.create_default_context()
-        return _Connection(*await asyncio.open_connection(origin.host, origin.port, ssl=tls))
+            context = self.tls = self.tls or tls.trust()
+        return _Connection(*await asyncio.open_connection(origin.host, origin.port, ssl=context))
 
     async def _converse(self, origin: Origin, connection: _Connection, message: bytes) -> Response:
         answer = _Answer(BODY_LIMIT_BYTES)
@@ -262,7 +265,3 @@ def _message(
     if body is not None:
         lines.append(f"content-length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__

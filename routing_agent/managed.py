@@ -97,14 +97,14 @@ class ManagedLife:
         """Give the identity of an earlier start; None if this agent has to register."""
         return self._registrar().kept(self.role.token, adopt=self.role.adopt)
 
-    async def register(self, traffic_port: int, admin_port: int) -> Identity:
+    async def register(self, traffic_port: int, admin_port: int, *, scheme: str) -> Identity:
         """Register this agent; waits for the control plane."""
         host = self.role.advertise_host
         host = f"[{host}]" if ":" in host else host
         request = RegisterRequest(
             token=self.role.token,
             name=self.role.name,
-            traffic_url=f"http://{host}:{traffic_port}",
+            traffic_url=f"{scheme}://{host}:{traffic_port}",
             admin_url=f"http://{host}:{admin_port}",
             agent_version=__version__,
             node=self._node,

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable, Iterable
 from time import monotonic, time
 from typing import Final
 
 import structlog
 
+from routing_agent import tls
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.replica import Replica
@@ -59,6 +61,7 @@ class Proxy:
         # Spreads load and jitter; nothing secret hangs on it.
         self.chance: Chance = chance or random.Random()  # noqa: S311
         self.ids = IdSource()
+        self.engine_trust: ssl.SSLContext | None = None  # None: whom the system trusts
         self.clients: set[ClientConnection] = set()
         self.now = monotonic()  # as of the last tick
         self.unix_clock: Callable[[], float] = time  # the control plane's where there is one
@@ -77,8 +80,15 @@ class Proxy:
 
     # -- life ----------------------------------------------------------------------------------
 
-    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
-        """Listen for clients; give the port (useful with port 0)."""
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        reuse_port: bool = False,
+        certificate: ssl.SSLContext | None = None,
+    ) -> int:
+        """Listen for clients, by TLS if there is a certificate; give the port (as of port 0)."""
         self.loop = asyncio.get_running_loop()
         self._server = await self.loop.create_server(
             lambda: ClientConnection(self),
@@ -86,6 +96,9 @@ class Proxy:
             port,
             backlog=BACKLOG,
             reuse_port=reuse_port or None,
+            ssl=certificate,
+            ssl_handshake_timeout=tls.HANDSHAKE_LIMIT_S if certificate is not None else None,
+            ssl_shutdown_timeout=tls.SHUTDOWN_LIMIT_S if certificate is not None else None,
         )
         self._tick()
         bound: int = self._server.sockets[0].getsockname()[1]
@@ -156,7 +169,7 @@ class Proxy:
         """Give the connections to a replica."""
         link = self._links.get(replica)
         if link is None:
-            link = self._links[replica] = EngineLink(replica)
+            link = self._links[replica] = EngineLink(replica, self.engine_trust)
         return link
 
     def line(self, pool: str) -> WaitingLine[Exchange]:

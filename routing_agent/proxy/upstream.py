@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 import httptools
 
+from routing_agent import tls
 from routing_agent.core.address import parse_url
 from routing_agent.core.replica import Replica
 from routing_agent.proxy import headers
@@ -200,10 +201,10 @@ class EngineConnection(asyncio.Protocol):
 class EngineLink:
     """The pool of connections to one replica's address, and the head of requests to it."""
 
-    __slots__ = ("_endpoint", "_head", "_lines", "_tasks", "address", "connected_at", "idle",
-                 "open", "replica")  # fmt: skip
+    __slots__ = ("_endpoint", "_head", "_lines", "_tasks", "_trust", "address", "connected_at",
+                 "idle", "open", "replica")  # fmt: skip
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, trust: ssl.SSLContext | None = None) -> None:
         self.replica = replica
         self.address = parse_url(replica.endpoint.url)
         self.idle: deque[EngineConnection] = deque()
@@ -211,6 +212,7 @@ class EngineLink:
         self.connected_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._endpoint: Endpoint | None = None
+        self._trust = (trust or tls.trust()) if self.address.is_tls else None
         self._refresh()
 
     def head(self) -> bytes:
@@ -261,10 +263,10 @@ class EngineLink:
                 lambda: EngineConnection(self),
                 address.host,
                 address.port,
-                ssl=ssl.create_default_context() if address.is_tls else None,
+                ssl=self._trust,
             )
         except OSError as fault:
-            receiver.connect_failed(fault.strerror or str(fault))
+            receiver.connect_failed(tls.connection_fault(fault))
         else:
             self.connected_at = monotonic()
             receiver.connected(connection)

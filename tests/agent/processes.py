@@ -63,7 +63,8 @@ class AgentProcess:
 
     @property
     def traffic(self) -> str:
-        return f"http://{self.events('agent_listens')[0]['traffic']}"
+        listens = self.events("agent_listens")[0]
+        return f"{listens['scheme']}://{listens['traffic']}"
 
     @property
     def admin(self) -> str:

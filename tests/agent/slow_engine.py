@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections import Counter
 
 
@@ -32,8 +33,9 @@ STREAM_HEAD = (
 class SlowEngine:
     """Serves model `m`; a stream says one token, waits for `go`, then ends well."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", *, tls: ssl.SSLContext | None = None) -> None:
         self.host = host
+        self.tls = tls
         self.go = asyncio.Event()
         self.running = 0
         self.calls: Counter[str] = Counter()
@@ -42,10 +44,10 @@ class SlowEngine:
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"http{'s' * bool(self.tls)}://{host}:{self.port}"
 
     async def start(self) -> SlowEngine:
-        self._server = await asyncio.start_server(self._serve, self.host, self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

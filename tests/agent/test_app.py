@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 from contextlib import AsyncExitStack
 
 import httpx
 import pytest
 
+from tests.agent.certificates import Authority
 from tests.agent.control.tables import a_table
 from tests.agent.processes import AgentProcess
 from tests.agent.slow_engine import SlowEngine
@@ -122,6 +124,28 @@ async def test_engines_with_ipv6_addresses_are_two_healthy_replicas(run, client)
     assert "replica-2" in metrics
     for engine in engines:
         await engine.stop()
+
+
+async def test_both_sides_may_be_encrypted_and_a_new_certificate_is_noticed(run, tmp_path):
+    authority = Authority(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*authority.issue("127.0.0.1", file="engine"))
+    engine = await SlowEngine(tls=context).start()
+    cert, key = authority.issue("127.0.0.1", file="traffic")
+    agent = await run(
+        *("serve", "--worker-urls", engine.url, "--engine-ca-file", str(authority.ca_file)),
+        *("--tls-cert-file", str(cert), "--tls-key-file", str(key)),
+    )
+    await agent.listens()
+    assert agent.traffic.startswith("https://")
+    trust = ssl.create_default_context(cafile=authority.ca_file)
+    async with httpx.AsyncClient(trust_env=False, timeout=20, verify=trust) as client:
+        await ready(agent, client)
+        assert (await complete(agent, client)).status_code == 200
+    assert len(agent.events("certificate_loaded")) == 1
+    authority.issue("127.0.0.1", file="traffic")
+    await until(lambda: len(agent.events("certificate_loaded")) == 2)
+    await engine.stop()
 
 
 async def test_stand_alone_nobody_pushes_a_table(run, engine, client):

@@ -93,6 +93,7 @@ def test_the_drain_limit_is_one_and_the_same():
         (["--worker-urls", "http://a:1", "http://a:1/"], "names an engine twice"),
         (["--port", "9", "--admin-port", "9"], "must differ"),
         (["--client-key-file", "/no/such/file"], "--client-key-file"),
+        (["--tls-cert-file", "/a"], "--tls-cert-file and --tls-key-file belong together"),
         (["--no-such-option"], "unrecognized arguments"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",

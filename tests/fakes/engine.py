@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,12 @@ class Call:
     async def chunk(self, data: bytes) -> None:
         """Send one HTTP chunk."""
         await self.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def stream_rest(self, *events: bytes) -> None:
+        """Send the last events of a begun stream."""
+        for one in events:
+            await self.chunk(one)
+        await self.end()
 
     async def end(self) -> None:
         """Send the last chunk."""
@@ -186,8 +193,15 @@ def _parse(data: bytes) -> tuple[bytes, str, str, list[tuple[str, str]], bytes] 
 class FakeEngine:
     """A scripted engine; `script` may be replaced at any time."""
 
-    def __init__(self, script: Script, *, idle_limit_s: float | None = None) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        idle_limit_s: float | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.script = script
+        self.tls = tls
         self.idle_limit_s = idle_limit_s
         self.calls: list[Call] = []
         self.connections: list[_Connection] = []
@@ -209,7 +223,7 @@ class FakeEngine:
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen (again)."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: _Connection(self), host, port)
+        server = await loop.create_server(lambda: _Connection(self), host, port, ssl=self.tls)
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
         self.host = host
@@ -218,7 +232,7 @@ class FakeEngine:
     def url(self) -> str:
         """The engine's address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"http{'s' * bool(self.tls)}://{host}:{self.port}"
 
     @property
     def open_connections(self) -> int:
