@@ -398,6 +398,7 @@ class AttemptRecord(Message, frozen=True, kw_only=True):
     outcome: str = "good"  # good, left, cut, or the kind of failure
     reason: str = ""  # what went wrong, in our words: never the engine's, which may quote prompts
     next: str = ""  # why it was tried again, or not
+    span_id: str = ""  # what the engine got as its parent
 
 
 class DecisionRecord(Message, frozen=True, kw_only=True):

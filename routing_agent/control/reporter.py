@@ -22,6 +22,8 @@ from routing_agent.control.clock import ControlClock
 from routing_agent.control.identity import Identity, error_text
 from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.receiver import Receiver
+from routing_agent.control.record_spool import BATCH as RECORD_BATCH
+from routing_agent.control.record_spool import RecordSpool
 from routing_agent.control.signatures import SignatureRefused, Verifier
 from routing_agent.control.spool import BATCH, UsageSpool
 from routing_agent.control.traffic import TrafficPort
@@ -36,7 +38,7 @@ REPORT_PATH = "/api/v1/agent/report"
 TABLE_PATH = "/api/v1/agent/table"
 CALL_LIMIT_S = 5.0
 JITTER_RATIO = 0.1
-USAGE_PAUSE_S = 60.0  # at most, between usage records that are not acknowledged
+USAGE_PAUSE_S = 60.0  # at most, between usage or other records that are not acknowledged
 HURRY_S = 0.1  # pause before a report that should not wait: backlog, or news of a new table
 
 
@@ -62,6 +64,7 @@ class Sources:
     numbers: ReportNumbers
     node: Callable[[], wire.NodeFacts]
     traffic: TrafficPort
+    records: RecordSpool | None = None  # lives of requests
 
 
 @dataclass
@@ -80,6 +83,8 @@ class Reporter:
     _hurry: bool = False
     _usage_pause_s: float = 0.0
     _usage_again_at: float = 0.0  # monotonic
+    _records_pause_s: float = 0.0
+    _records_again_at: float = 0.0  # monotonic
 
     def __post_init__(self) -> None:
         self._interval_s = self.link.identity.report_interval_s
@@ -110,6 +115,7 @@ class Reporter:
         self._note_success()
         self._interval_s = reply.report_interval_s
         await self._book_usage(report, reply.usage_acknowledged)
+        self._book_records(report, reply.records_acknowledged)
         await self._follow(reply)
         return True
 
@@ -154,7 +160,14 @@ class Reporter:
             pools=pools,
             tenants=tenants,
             usage=usage,
+            records=self._records(),
         )
+
+    def _records(self) -> tuple[wire.RequestRecord, ...]:
+        spool = self.sources.records
+        if spool is None or time.monotonic() < self._records_again_at:
+            return ()
+        return spool.take()
 
     def _with_fresh_state(self, report: wire.Report) -> wire.Report:
         now = time.monotonic()
@@ -220,6 +233,19 @@ class Reporter:
             longer_s = 2 * max(self._usage_pause_s, self._interval_s)
             self._usage_pause_s = min(longer_s, USAGE_PAUSE_S)
         self._usage_again_at = time.monotonic() + self._usage_pause_s
+
+    def _book_records(self, report: wire.Report, acknowledged: int) -> None:
+        """Forget what is stored, and send less often what an older control plane does not take."""
+        spool = self.sources.records
+        if spool is None or not report.records:
+            return
+        if spool.acknowledge(acknowledged):
+            self._records_pause_s = 0.0
+            self._hurry = self._hurry or len(report.records) >= RECORD_BATCH
+        else:
+            longer_s = 2 * max(self._records_pause_s, self._interval_s)
+            self._records_pause_s = min(longer_s, USAGE_PAUSE_S)
+        self._records_again_at = time.monotonic() + self._records_pause_s
 
     async def _follow(self, reply: wire.ReportReply) -> None:
         trusted = self.link.identity.lineage

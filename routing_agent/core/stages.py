@@ -32,6 +32,7 @@ class Try(msgspec.Struct, kw_only=True):
     outcome: str = "good"
     reason: str = ""
     next: str = ""
+    number: int = 1
 
 
 class Life(msgspec.Struct, kw_only=True):

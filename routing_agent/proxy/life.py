@@ -76,7 +76,7 @@ def record_of(
         detail=_detail(exchange, tries),
         decision=_decision(exchange),
         stages=tuple(_stage(stretch, clock) for stretch in stages_of(life)),
-        attempts=tuple(_attempt(one, clock) for one in tries),
+        attempts=tuple(_attempt(one, clock, exchange.own_id) for one in tries),
         prompt_tokens=done.prompt_tokens,
         cached_prompt_tokens=done.cached_prompt_tokens,
         output_tokens=done.output_tokens,
@@ -113,6 +113,7 @@ def _try(exchange: Exchange, attempt: Attempt, now: float) -> Try:
         ended_at=now,
         route="" if choice is None else choice.route,
         chosen_because="" if choice is None else choice.reason,
+        number=exchange.attempts,
     )
 
 
@@ -153,7 +154,7 @@ def _stage(stretch: Stretch, clock: float) -> wire.StageRecord:
     )
 
 
-def _attempt(one: Try, clock: float) -> wire.AttemptRecord:
+def _attempt(one: Try, clock: float, own_id: bytes) -> wire.AttemptRecord:
     return wire.AttemptRecord(
         replica=one.replica,
         at=_ms(one.started_at + clock),
@@ -163,6 +164,7 @@ def _attempt(one: Try, clock: float) -> wire.AttemptRecord:
         outcome=one.outcome,
         reason=one.reason,
         next=one.next,
+        span_id=tracing.span_id(own_id, one.number).decode(),
     )
 
 

@@ -21,11 +21,7 @@ STATE_MEMBERS: Final = 32
 _SAMPLED: Final = 1
 _NTH: Final = b"0123456789abcdef"
 
-# Which span of a request: attempts count from 1.
-SERVER_SPAN: Final = 0
-QUEUE_SPAN: Final = 13
-PREFILL_SPAN: Final = 14
-DECODE_SPAN: Final = 15
+SERVER_SPAN: Final = 0  # of a request's spans; its attempts count from 1
 
 
 class Caller:

@@ -39,6 +39,8 @@ class FakeControlPlane:
     reports: list[wire.Report] = field(default_factory=list)
     booked: list[wire.Report] = field(default_factory=list)
     usage: dict[int, wire.UsageRecord] = field(default_factory=dict)
+    records: dict[str, wire.RequestRecord] = field(default_factory=dict)  # by uid
+    takes_records: bool = True
     calls: Counter[str] = field(default_factory=Counter)
     registered: list[wire.RegisterRequest] = field(default_factory=list)
 
@@ -141,6 +143,8 @@ class FakeControlPlane:
         if all(report.number != seen.number for seen in self.booked):
             self.booked.append(report)
         self.usage |= {record.number: record for record in report.usage}
+        self.records |= {r.uid: r for r in report.records if self.takes_records}
+        numbers = [r.number for r in report.records if self.takes_records]
         if self.lose_answers:
             self.lose_answers -= 1
             return error_answer(502, "lost", "the answer is lost")
@@ -153,6 +157,7 @@ class FakeControlPlane:
                 usage_acknowledged=max(self.usage, default=0)
                 if acknowledged is None
                 else acknowledged,
+                records_acknowledged=max(numbers, default=0),
                 report_interval_s=self.report_interval_s,
             )
         )
