@@ -283,7 +283,7 @@ class Replica:
             replica=self.id,
             pool=self.pool,
             health=self.health,
-            health_reason=next(iter(self.doubts.values()), self.health_reason),
+            health_reason=self._objection() or self.health_reason,
             warmed=self.warmed,
             breaker=self.breaker.state,
             inflight_requests=self.inflight_requests,
@@ -310,6 +310,14 @@ class Replica:
         last = self.last_token_at
         return last is not None and now - last <= self.settings.probe_interval_s
 
+    def _objection(self) -> str:
+        """Say why a live engine should get no request, or "" if it should."""
+        if self.health == "unhealthy":
+            return ""
+        if self.figures.is_asleep:
+            return "asleep: its metrics say so; wake it up to use it"
+        return next(iter(self.doubts.values()), "")
+
     def _judge(self) -> None:
         """Work out `blocked` anew; called whenever something it depends on changed."""
         if self.is_gone:
@@ -318,10 +326,8 @@ class Replica:
             self.blocked = _STATE_REASONS[self.endpoint.state]
         elif self.health == "unhealthy":
             self.blocked = f"unhealthy: {self.health_reason}"
-        elif self.doubts:
-            self.blocked = next(iter(self.doubts.values()))
-        elif self.figures.is_asleep:
-            self.blocked = "asleep: it says so in its metrics"
+        elif objection := self._objection():
+            self.blocked = objection
         elif self.breaker.state != "closed":
             self.blocked = BREAKER_OPEN
         else:

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 SOON_S = 1.0  # pause while a replica is out, doubtful or warming: used within seconds again
 FIRST_REQUEST_LIMIT_S = 60.0  # a first request may compile kernels
 PROOF_LIMIT_S = 10.0  # a request that shows whether a draining engine takes work again
-FACTS_AGE_S = 60.0  # version and models are asked again after this, and after a restart
+FACTS_AGE_S = 60.0  # models are asked again after this, and after a restart
 # How a server says that it has no such page; 500 is how `transformers serve` fails to list models.
 NO_SUCH_PAGE = (404, 405, 500, 501)
 UNAUTHORIZED = (401, 403)
@@ -38,10 +38,9 @@ class Acquaintance:
     ready_path: str = ""  # the page of `ready_paths` that this engine has
     missing_pages: set[str] = field(default_factory=set)  # state and fact pages it lacks
     was_ready: bool = False  # since its process started
-    was_gone: bool = False  # its port was closed
-    facts_at: float | None = None
-    process: float | None = None  # start of the process the facts are about
-    restart: float | None = None  # the restart they follow
+    gone_at: float | None = None  # when its port was found closed
+    models_at: float | None = None
+    process: tuple[float | None, float | None] | None = None  # the one the facts are about
 
 
 @dataclass
@@ -81,6 +80,9 @@ class Prober:
         """Find out about an engine whose health page is good what that page does not say."""
         self._doubt_state(replica, await self._state(replica, known))
         await self._learn(replica, known)
+        if replica.health == "unhealthy":
+            return  # the rest can wait until it is used again
+        await self._learn_facts(replica, known)
         if "answers" in replica.doubts:
             await self._prove(replica)
         if is_warming(replica) and replica.health == "healthy":
@@ -108,21 +110,19 @@ class Prober:
 
     def _no_answer(self, known: Acquaintance, error: CallFailed) -> str:
         if isinstance(error, ConnectionRefused):
-            known.was_gone = True
+            known.gone_at = known.gone_at or time.monotonic()
             known.was_ready = False
         return diagnosis.failed_call(error)
 
     def _note_ready(self, replica: Replica, known: Acquaintance, path: str) -> None:
+        """Note a good health page; behind a port that was closed before, it is another process."""
         known.ready_path = path
-        if known.was_gone:  # its port was closed and is open: another process, whatever it tells
-            known.was_gone = False
-            if replica.restarted_at is not None or replica.process_started_at or known.facts_at:
-                self._note_restart(replica)
         known.was_ready = True
-
-    def _note_restart(self, replica: Replica) -> None:
-        replica.note_restart(time.monotonic())
-        log.info("engine_restarted", replica=replica.id, pool=replica.pool)
+        gone_at, known.gone_at = known.gone_at, None
+        is_noted = replica.restarted_at is not None and replica.restarted_at > (gone_at or 0.0)
+        if gone_at is not None and known.models_at is not None and not is_noted:
+            replica.note_restart(time.monotonic())
+            log.info("engine_restarted", replica=replica.id, pool=replica.pool)
 
     async def _state(self, replica: Replica, known: Acquaintance) -> str:
         """Ask whether the engine sleeps or is paused; "" = it does not say so."""
@@ -139,19 +139,20 @@ class Prober:
     # -- who is it? ----------------------------------------------------------------------------
 
     async def _learn(self, replica: Replica, known: Acquaintance) -> None:
-        """Ask for facts and models, seldom: they change only with the process or its adapters."""
+        """Ask which models it has, seldom: they change with the process, or its adapters do."""
         now = time.monotonic()
-        is_fresh = known.facts_at is not None and now - known.facts_at < FACTS_AGE_S
-        process = (replica.process_started_at, replica.restarted_at)
-        if is_fresh and process == (known.process, known.restart) and not replica.doubts:
+        is_fresh = known.models_at is not None and now - known.models_at < FACTS_AGE_S
+        if is_fresh and known.process == process_of(replica) and not replica.doubts:
             return
-        if process != (known.process, known.restart):
-            known.missing_pages.clear()
-        known.facts_at, (known.process, known.restart) = now, process
-        await self._learn_facts(replica, known)
+        known.models_at = now
         await self._learn_models(replica)
 
     async def _learn_facts(self, replica: Replica, known: Acquaintance) -> None:
+        """Ask for version and size, once in a process's life."""
+        if known.process == process_of(replica):
+            return
+        known.process = process_of(replica)
+        known.missing_pages.clear()
         driver = driver_for(replica.endpoint.engine)
         facts = EngineFacts()
         for path in driver.fact_paths:
@@ -256,6 +257,11 @@ class Prober:
             self._known = {r: k for r, k in self._known.items() if r in current}
             known = self._known[replica] = Acquaintance()
         return known
+
+
+def process_of(replica: Replica) -> tuple[float | None, float | None]:
+    """Tell the engine's process from others: by its start as it says, and as we noticed."""
+    return replica.process_started_at, replica.restarted_at
 
 
 def is_warming(replica: Replica) -> bool:

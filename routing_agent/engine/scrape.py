@@ -19,6 +19,8 @@ from routing_agent.http_client import CallFailed, ConnectionRefused, HttpClient,
 
 log = structlog.get_logger()
 
+SAME_RESTART_S = 2.0  # no engine starts twice within this; prober and scraper notice it apart
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -92,12 +94,18 @@ class Scraper:
         was_gone = replica in self._gone and is_known
         self._gone.discard(replica)
         if is_another or was_gone or went_back(previous.load, load):
-            replica.note_restart(now)
-            log.info("engine_restarted", replica=replica.id, pool=replica.pool)
+            self._note_restart(replica, now)
         elif generated_since(previous.load, load):
             replica.last_token_at = now  # whoever asked for them: an engine that generates is alive
         replica.note_scrape(figures_of(load), now)
         self._doubt_steps(replica, seen, now)
+
+    def _note_restart(self, replica: Replica, now: float) -> None:
+        """Note another process, unless the prober has just found that out itself."""
+        noted_at = replica.restarted_at
+        if noted_at is None or now - noted_at > SAME_RESTART_S:
+            replica.note_restart(now)
+            log.info("engine_restarted", replica=replica.id, pool=replica.pool)
 
     def _doubt_steps(self, replica: Replica, seen: Seen, now: float) -> None:
         """Doubt an engine that holds requests of ours and computes nothing for a TTFT limit."""

@@ -41,10 +41,11 @@ class Vllm(Driver):
 
     name: ClassVar[str] = "vllm"
     ready_paths: ClassVar[tuple[str, ...]] = ("/health",)
-    # Both are there in development mode only; asleep is also told by a metric.
+    # Both are there in development mode only, and say yes of a paused engine as of a sleeping one:
+    # asleep is what its metrics call so, or what only the first page does not know.
     state_pages: ClassVar[tuple[StatePage, ...]] = (
-        StatePage("/is_sleeping", "is_sleeping", "asleep: POST /wake_up brings it back"),
         StatePage("/is_paused", "is_paused", "paused: POST /resume lets it go on"),
+        StatePage("/is_sleeping", "is_sleeping", "asleep: POST /wake_up brings it back"),
     )
     fact_paths: ClassVar[tuple[str, ...]] = ("/version", SERVER_INFO)
     metrics_path: ClassVar[str | None] = "/metrics"
