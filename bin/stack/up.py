@@ -57,7 +57,8 @@ def run(options: Options, name: str | None) -> int:
     here = places()
     if name:
         return bring_back(here, name)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: whoever starts us in the background may have had it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     with exclusive(here):
         started = _start_or_join(here, options)
