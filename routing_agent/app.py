@@ -26,14 +26,17 @@ from routing_agent.control.admin import AdminPort, LocalReading, SignedOnly
 from routing_agent.control.http_server import HttpServer
 from routing_agent.control.identity import RegistrationRefused
 from routing_agent.core.fleet import Fleet
+from routing_agent.core.sampling import threshold
 from routing_agent.engine.probe import Prober
 from routing_agent.engine.scrape import Scraper
 from routing_agent.http_client import HttpClient
 from routing_agent.managed import ManagedLife, StateFolderTaken
 from routing_agent.metrics import Metrics
+from routing_agent.otlp import SpanExporter
 from routing_agent.proxy.server import Proxy
+from routing_agent.records import RecentRecords
 from routing_agent.standalone import Discovery
-from routing_agent.wire import RoutingTable
+from routing_agent.wire import RequestRecord, RoutingTable
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -71,6 +74,7 @@ async def live(config: Config) -> int:
     finally:
         await parts.client.close()
         await parts.engine_client.close()
+        await parts.collector_client.close()
     log.info("agent_stopped")
     return EXIT_DRAINED
 
@@ -78,6 +82,7 @@ async def live(config: Config) -> int:
 async def _live_alone(parts: Parts, role: Standalone, stop: StopSignals) -> None:
     proxy = Proxy(parts.fleet, parts.metrics, chance=parts.chance)
     admin = AdminPort(LocalReading(), parts.fleet, parts.metrics, proxy)
+    admin.records = parts.keep_records(proxy)
     async with Ports(parts, proxy, HttpServer(admin.handle)):
         discovery = Discovery(role, parts.engine_client, parts.apply)
         loops = parts.watchers() | {"discovery": discovery.run()}
@@ -92,6 +97,8 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
         proxy.unix_clock = life.clock.now  # keys expire and usage is dated by its time, not ours
         gate = SignedOnly()
         admin = AdminPort(gate, parts.fleet, parts.metrics, proxy, life.receiver, life.state)
+        admin.records = parts.keep_records(proxy)
+        admin.records.pass_on_to(life.keep_record)
         life.receiver.start_from_disk()
         identity = life.kept_identity()
         if identity is not None:  # a restart obeys pushes from the first moment
@@ -180,18 +187,26 @@ class Parts:
     metrics: Metrics
     client: HttpClient  # to the control plane
     engine_client: HttpClient
+    collector_client: HttpClient
     certificate: tls.ServerCertificate | None
     chance: random.Random
+    exporter: SpanExporter | None  # None: no collector is configured
 
     @classmethod
     def build(cls, config: Config) -> Parts:
         """Make the parts; nothing of them runs yet."""
+        metrics, collector_client = Metrics(), HttpClient()
+        exporter = None
+        if config.collector is not None:
+            exporter = SpanExporter(config.collector, collector_client, metrics.records)
         return cls(
             config=config,
             fleet=Fleet(),
-            metrics=Metrics(),
+            metrics=metrics,
             client=HttpClient(tls=_control_trust(config.role)),
             engine_client=HttpClient(tls=tls.trust(config.engine_ca_file)),
+            collector_client=collector_client,
+            exporter=exporter,
             certificate=tls.ServerCertificate(*config.certificate) if config.certificate else None,
             chance=random.Random(),  # noqa: S311 - no secrets
         )
@@ -212,6 +227,18 @@ class Parts:
         """Give what the control side needs."""
         return managed.Parts(self.fleet, self.metrics, self.client, self.chance, self.apply_at)
 
+    def keep_records(self, proxy: Proxy) -> RecentRecords:
+        """Let the proxy keep lives of requests; gives where the newest are."""
+        records = RecentRecords(self._count_record)
+        if self.exporter is not None:
+            records.pass_on_to(self.exporter.note)
+        proxy.keep_below = threshold(self.config.sample_ratio)
+        proxy.on_record = records.note
+        return records
+
+    def _count_record(self, record: RequestRecord) -> None:
+        self.metrics.records[f"kept_{record.kept}"] += 1
+
     def watchers(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Give the loops that watch engines."""
         prober = Prober(self.fleet, self.engine_client, self.chance)
@@ -219,6 +246,8 @@ class Parts:
         loops = {"prober": prober.run(), "scraper": scraper.run()}
         if self.certificate is not None:
             loops["certificate"] = self.certificate.watch()
+        if self.exporter is not None:
+            loops["exporter"] = self.exporter.run()
         return loops
 
 

@@ -21,7 +21,8 @@ import msgspec
 
 from routing_agent.gpu import SimulatedGpus
 from routing_agent.http_client import split_url
-from routing_agent.wire import EngineName, OverloadPolicy, PolicyName, PoolSettings
+from routing_agent.otlp import Collector, collector_of
+from routing_agent.wire import SAMPLE_RATIO, EngineName, OverloadPolicy, PolicyName, PoolSettings
 
 TOKEN_VARIABLE = "SIGNALBOX_TOKEN"  # noqa: S105 - the variable's name
 DEFAULTS = PoolSettings()
@@ -117,6 +118,8 @@ class Config:
     drain_limit_s: float
     log_level: Literal["debug", "info", "warning", "error"]
     role: Standalone | Managed
+    sample_ratio: float = SAMPLE_RATIO
+    collector: Collector | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -204,6 +207,22 @@ def _add_listening(parser: argparse.ArgumentParser, *, admin_host: str | None) -
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
     )
+    _add_records(parser)
+
+
+def _add_records(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sample-ratio",
+        type=float,
+        default=SAMPLE_RATIO,
+        metavar="RATIO",
+        help=f"of requests whose lives are kept beside all failures; default: {SAMPLE_RATIO}",
+    )
+    parser.add_argument(
+        "--otlp-endpoint",
+        metavar="URL",
+        help="OpenTelemetry collector (OTLP over HTTP); or OTEL_EXPORTER_OTLP_ENDPOINT",
+    )
 
 
 def _read(parser: Parser, words: Sequence[str], build: Any) -> Config:
@@ -267,7 +286,22 @@ def _config(
         drain_limit_s=drain_limit_s,
         log_level=options.log_level,
         role=role,
+        sample_ratio=_ratio("--sample-ratio", options.sample_ratio),
+        collector=_collector(options.otlp_endpoint),
     )
+
+
+def _ratio(option: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{option} {value:g}: a ratio is between 0 and 1")
+    return value
+
+
+def _collector(option: str | None) -> Collector | None:
+    try:
+        return collector_of(option, os.environ)
+    except ValueError as error:
+        raise ConfigError(f"--otlp-endpoint or its variable: {error}") from None
 
 
 def _certificate(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:

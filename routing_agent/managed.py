@@ -21,6 +21,7 @@ from routing_agent.control.files import private_folder
 from routing_agent.control.identity import Identity, IdentityFile, Registrar
 from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.receiver import Receiver
+from routing_agent.control.record_spool import RecordSpool
 from routing_agent.control.reporter import Link, Reporter, Sources, note_usage
 from routing_agent.control.signatures import Verifier
 from routing_agent.control.snapshot import TableStore
@@ -31,7 +32,7 @@ from routing_agent.core.fleet import Fleet
 from routing_agent.gpu import GpuReader
 from routing_agent.http_client import HttpClient
 from routing_agent.metrics import FinishedRequest, Metrics
-from routing_agent.wire import NodeFacts, RegisterRequest, RoutingTable
+from routing_agent.wire import NodeFacts, RegisterRequest, RequestRecord, RoutingTable
 
 log = structlog.get_logger()
 
@@ -63,6 +64,7 @@ class ManagedLife:
     clock: ControlClock = field(init=False)
     receiver: Receiver = field(init=False)
     _spool: UsageSpool = field(init=False)
+    _records: RecordSpool = field(init=False)
     _gpus: GpuReader = field(init=False)
     _node: NodeFacts = field(init=False)
     _reporter: Reporter | None = None
@@ -77,6 +79,7 @@ class ManagedLife:
             lambda table: self.parts.apply(table, self.clock.now()),
         )
         self._spool = UsageSpool(folder / "usage.jsonl")
+        self._records = RecordSpool(folder / "requests.jsonl")
         self._gpus = GpuReader(self.role.simulated_gpus)
         self._read_gpus()
         return self
@@ -88,6 +91,7 @@ class ManagedLife:
         _trace: TracebackType | None,
     ) -> None:
         self._spool.close()
+        self._records.close()
         self._gpus.close()
         os.close(self._lock)
 
@@ -144,6 +148,7 @@ class ManagedLife:
             numbers=ReportNumbers(self.role.state_dir / "numbers.json"),
             node=lambda: self._node,
             traffic=traffic,
+            records=self._records,
         )
         self._reporter = Reporter(link, sources, self.parts.chance)
         return self._reporter
@@ -151,6 +156,10 @@ class ManagedLife:
     def note_finished(self, request: FinishedRequest) -> None:
         """Take down what a finished request used."""
         note_usage(self._spool, request)
+
+    def keep_record(self, record: RequestRecord) -> None:
+        """Keep the life of a request until the control plane has it."""
+        self._records.add(record)
 
     async def say_goodbye(self) -> None:
         """Send a last report, so that nothing counted waits for the next start."""
@@ -181,6 +190,8 @@ class ManagedLife:
             "last_report_error": reporter.last_error if reporter else "",
             "usage_pending": self._spool.pending,
             "usage_dropped": self._spool.dropped,
+            "records_pending": self._records.pending,
+            "records_dropped": self._records.dropped,
         }
 
     def _read_gpus(self) -> None:

@@ -195,6 +195,7 @@ class Metrics:
         self.tenants: defaultdict[str, TenantCounts] = defaultdict(TenantCounts)
         self.requests: Counter[tuple[str, str, str, str]] = Counter()  # pool, model, version, code
         self.shed_total: Counter[str] = Counter()  # by overload policy
+        self.records: Counter[str] = Counter()  # lives of requests, by what became of them
         self.retries_total = 0
         self.decision_sum_s = 0.0
         self.decisions = 0
@@ -298,6 +299,7 @@ def _families(metrics: Metrics, fleet: Fleet, now: float) -> Iterable[exposition
     yield from _latencies(metrics)
     yield from _replicas(fleet)
     yield from _table(metrics, fleet, now)
+    yield from _records(metrics)
     yield from _gpus(metrics.gpus)
 
 
@@ -359,6 +361,28 @@ def _latencies(metrics: Metrics) -> Iterable[exposition.Family]:
             for stage, histogram in (("queue", counts.queue_wait), *counts.stages.items())
         ],
     )
+
+
+def _records(metrics: Metrics) -> Iterable[exposition.Family]:
+    yield exposition.gauge(
+        "stage_budget_seconds",
+        "What a part of a request may take: for a 7B model, 512 tokens in; decode for a token.",
+        [({"stage": stage}, budget_s) for stage, budget_s in _STAGE_BUDGETS.items()],
+    )
+    yield exposition.counter(
+        "request_records_total",
+        "Lives of requests by what became of them.",
+        [({"outcome": outcome}, n) for outcome, n in metrics.records.items()],
+    )
+
+
+# By the stages of `stage_seconds`: the engine's own scheduling is part of the prefill as we see it.
+_STAGE_BUDGETS: Final = {
+    "queue": wire.BUDGET_QUEUE_S,
+    "connect": wire.BUDGET_NETWORK_S,
+    "prefill": wire.BUDGET_SCHEDULING_S + wire.BUDGET_PREFILL_S,
+    "decode_token": wire.BUDGET_DECODE_TOKEN_S,
+}
 
 
 def _series(histogram: Histogram) -> tuple[list[int], float]:

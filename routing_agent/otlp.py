@@ -29,6 +29,7 @@ PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 CALL_LIMIT_S: Final = 5.0
 GOODBYE_LIMIT_S: Final = 2.0
+SERVICE: Final = "signalbox-agent"
 TRACES_PATH: Final = "/v1/traces"
 _ASK_AGAIN: Final = (429, 502, 503, 504)  # as OTLP says; anything else is refused for good
 
@@ -38,7 +39,7 @@ class Collector:
     """Where spans go."""
 
     url: str  # of the traces, complete
-    service: str = "signalbox-agent"
+    service: str = SERVICE
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a credential
 
 
@@ -60,7 +61,7 @@ def collector_of(option: str | None, environment: Mapping[str, str]) -> Collecto
     headers = environment.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or environment.get(
         "OTEL_EXPORTER_OTLP_HEADERS", ""
     )
-    service = environment.get("OTEL_SERVICE_NAME") or Collector.service
+    service = environment.get("OTEL_SERVICE_NAME") or SERVICE
     return Collector(url, service, _headers(headers))
 
 

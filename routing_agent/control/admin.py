@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import unquote
 
 import msgspec
 import structlog
@@ -24,9 +25,12 @@ from routing_agent.control.traffic import TrafficPort
 from routing_agent.core.explain import explain
 from routing_agent.core.fleet import Fleet
 from routing_agent.metrics import Metrics
+from routing_agent.records import RecentRecords
 
 log = structlog.get_logger()
 
+REQUESTS_PATH = "/agent/v1/requests"
+REQUESTS_SHOWN = 50
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -86,6 +90,7 @@ class AdminPort:
     receiver: Receiver | None = None  # None: stand-alone
     more_state: Callable[[], dict[str, object]] = dict
     started_mono: float = field(default_factory=time.monotonic)
+    records: RecentRecords = field(default_factory=RecentRecords)
 
     async def handle(self, request: Request) -> Answer:
         """Answer one request."""
@@ -99,6 +104,8 @@ class AdminPort:
             )
             return error_answer(401, refusal.code, refusal.message)
         route = self._routes().get((request.method, request.path))
+        if route is None and request.path.startswith(f"{REQUESTS_PATH}/"):
+            return self._request_life(request)
         if route is None:
             return self._no_route(request)
         return await route(request)
@@ -109,6 +116,7 @@ class AdminPort:
             ("GET", "/agent/v1/routing-table"): self._get_table,
             ("POST", "/agent/v1/explain"): self._explain,
             ("GET", "/agent/v1/state"): self._state,
+            ("GET", REQUESTS_PATH): self._request_lives,
         }
 
     def _no_route(self, request: Request) -> Answer:
@@ -167,6 +175,22 @@ class AdminPort:
         except msgspec.MsgspecError as error:
             return error_answer(400, "invalid", str(error))
         return json_answer(explain(self.fleet, question, now=time.monotonic()))
+
+    async def _request_lives(self, _request: Request) -> Answer:
+        """Give the newest lives of requests that were kept."""
+        return json_answer({"requests": self.records.newest(REQUESTS_SHOWN)})
+
+    def _request_life(self, request: Request) -> Answer:
+        request_id = unquote(request.path.removeprefix(f"{REQUESTS_PATH}/"))
+        found = self.records.find(request_id)
+        if found is not None:
+            return json_answer(found)
+        return error_answer(
+            404,
+            "not_kept",
+            "No record of this request id in memory: failures, traced requests and a share of the "
+            "rest are kept, the newest of them here.",
+        )
 
     async def _state(self, _request: Request) -> Answer:
         now = time.monotonic()
