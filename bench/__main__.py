@@ -9,13 +9,15 @@ import platform
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
-# Benchmark, what it measures. Each is a module here with `run(rounds) -> Section`.
+# Benchmark, what it measures. Each is a module here with `run(plan) -> Section`.
 BENCHMARKS = {
-    "relay": "CPU and latency that the agent adds to a request",
-    "streams": "CPU that the agent adds to a streamed token",
+    "relay": "what we and our peers cost a request: CPU, added latency, memory",
+    "streams": "what we and our peers cost a streamed token, and add to the first one",
 }
-NOT_YET = ("routing", "choose", "control", "load", "setup")
+NOT_YET = ("routing", "choose", "control", "load")
+QUICK_SECONDS = 0.3
 
 
 def main(words: list[str]) -> int:
@@ -24,7 +26,7 @@ def main(words: list[str]) -> int:
     if options.benchmark in NOT_YET:
         print(
             f"bin/bench {options.benchmark} does not exist yet. "
-            f"There are: {', '.join(BENCHMARKS)}, all.",
+            f"There are: {', '.join(BENCHMARKS)}, all, setup.",
             file=sys.stderr,
         )
         return 2
@@ -36,6 +38,8 @@ def main(words: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
+    if options.benchmark == "setup":
+        return int(import_module("bench.setup").run())
     return _measure(options)
 
 
@@ -43,35 +47,72 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bin/bench", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "benchmark",
-        choices=[*BENCHMARKS, "all", *NOT_YET],
+        choices=[*BENCHMARKS, "all", "setup", *NOT_YET],
         metavar="BENCHMARK",
-        help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items()) + "; all",
+        help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
+        + "; all; setup: install the peers, each in an environment of its own",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each measurement")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="for each measurement (default 2)"
+    )
+    parser.add_argument(
+        "--peers", metavar="NAME,NAME…", help="measure only these beside signalbox (default: all)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round, to see that everything runs"
+    )
     return parser
 
 
 def _measure(options: argparse.Namespace) -> int:
     from bench import report
     from bench.machine import BenchError
+    from bench.rounds import Plan
 
     names = list(BENCHMARKS) if options.benchmark == "all" else [options.benchmark]
     try:
-        sections = {
-            name: import_module(f"bench.{name}").run(options.rounds, options.seconds)
-            for name in names
-        }
+        peers = _peers(options.peers)
+        plan = Plan(options.rounds, options.seconds, peers)
+        if options.quick:
+            plan = Plan(1, QUICK_SECONDS, peers, is_quick=True)
+        sections = {name: import_module(f"bench.{name}").run(plan) for name in names}
     except BenchError as problem:
         print(f"bin/bench: {problem}", file=sys.stderr)
         return 1
     if options.json:
-        machine = {"processors": os.cpu_count(), "python": platform.python_version()}
-        print(json.dumps({"machine": machine, **report.as_json(sections)}, indent=1))
+        print(json.dumps({"machine": _machine(), **report.as_json(sections)}, indent=1))
     else:
         print(report.as_text(sections))
     return 0
+
+
+def _peers(asked: str | None) -> tuple[str, ...]:
+    from bench.machine import BenchError
+    from bench.peers import NAMES, OURS
+
+    if asked is None:
+        return NAMES
+    wanted = {name.strip() for name in asked.split(",")} | {OURS}
+    unknown = wanted - set(NAMES)
+    if unknown:
+        raise BenchError(f"no peer {', '.join(sorted(unknown))}. There are: {', '.join(NAMES)}.")
+    return tuple(name for name in NAMES if name in wanted)
+
+
+def _machine() -> dict[str, object]:
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "processors": os.cpu_count(),
+        "model": models[0] if models else "unknown",
+        "python": platform.python_version(),
+        "load_average": os.getloadavg(),
+    }
 
 
 if __name__ == "__main__":

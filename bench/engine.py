@@ -2,8 +2,9 @@
 
 python -m bench.engine PORT
 
-Plain requests are answered at once. A stream gets `max_tokens` tokens, one every 20 ms, all streams
-in the same tick, as the steps of an engine with continuous batching make them.
+Plain requests are answered at once. A stream gets `max_tokens` tokens: the first at once, then one
+every 20 ms, all streams in the same tick, as the steps of an engine with continuous batching make
+them. A prompt that says "every 5 ms" sets another pace: no router changes a prompt.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ METRICS = (
     'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.0\n'
     f"process_start_time_seconds {time.time()}\n"
 ).encode()
-MAX_TOKENS = re.compile(rb'"max_tokens":\s*(\d+)')
+MAX_TOKENS = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
+PACE_MS = re.compile(rb"every (\d+) ms")
 STREAMED = re.compile(rb'"stream":\s*true')
 
 
@@ -78,7 +80,7 @@ PAGES = {
 class Connection(asyncio.Protocol):
     """One client."""
 
-    streams: dict[Connection, int] = {}
+    paces: dict[float, Pace] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
@@ -86,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._body: list[bytes] = []
         self._url = b""
+        self._pace: Pace | None = None
 
     def data_received(self, data: bytes) -> None:
         """Parse."""
@@ -93,7 +96,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the stream of a client that left."""
-        self.streams.pop(self, None)
+        if self._pace is not None:
+            self._pace.left.pop(self, None)
 
     def on_url(self, url: bytes) -> None:
         """Keep the path."""
@@ -110,26 +114,45 @@ class Connection(asyncio.Protocol):
         if self._parser.get_method() == b"GET":
             self.transport.write(PAGES.get(self._url, PAGES[b"/health"]))
         elif STREAMED.search(body):
-            asked = MAX_TOKENS.search(body)
-            self.streams[self] = int(asked[1]) if asked else 100
-            self.transport.write(STREAM_HEAD)
+            self._begin_stream(body)
         else:
             self.transport.write(PLAIN)
+
+    def _begin_stream(self, body: bytes) -> None:
+        asked, told = MAX_TOKENS.search(body), PACE_MS.search(body)
+        tokens = int(asked[1]) if asked else 100
+        step_s = int(told[1]) / 1000 if told else STEP_S
+        self.transport.write(STREAM_HEAD + TOKEN)
+        self._pace = self.paces.get(step_s)
+        if self._pace is None:
+            self._pace = self.paces[step_s] = Pace(step_s)
+        self._pace.left[self] = tokens - 1
+
+
+class Pace:
+    """Streams whose tokens come in the same ticks."""
+
+    def __init__(self, step_s: float) -> None:
+        self.left: dict[Connection, int] = {}
+        self._ticking = asyncio.ensure_future(self._tick(step_s))
+
+    async def _tick(self, step_s: float) -> None:
+        while True:
+            await asyncio.sleep(step_s)
+            for connection, left in list(self.left.items()):
+                if left > 1:
+                    self.left[connection] = left - 1
+                    connection.transport.write(TOKEN)
+                else:
+                    del self.left[connection]
+                    connection.transport.write(LAST)
 
 
 async def serve(port: int) -> None:
     """Serve until killed."""
-    await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", port, backlog=1024)
-    streams = Connection.streams
-    while True:
-        await asyncio.sleep(STEP_S)
-        for connection, left in list(streams.items()):
-            if left > 1:
-                streams[connection] = left - 1
-                connection.transport.write(TOKEN)
-            else:
-                del streams[connection]
-                connection.transport.write(LAST)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Connection, "127.0.0.1", port, backlog=2048)
+    await server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -6,33 +6,59 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httptools
 import uvloop
 
-from bench.machine import KEY, MODEL
+from bench.machine import KEY, MODEL, Process
+
+ANSWER_LIMIT_S = 120.0
+SAMPLE_PAUSE_S = 0.25
+WORD = b'" word"'
+DONE = b"data: [DONE]"
 
 
 @dataclass(slots=True)
 class Result:
-    """What a load saw."""
+    """What a load saw, and what its target used meanwhile."""
 
     answered: int = 0
-    events: int = 0
+    tokens: int = 0
     problems: Counter[str] = field(default_factory=Counter)
     latencies_s: list[float] = field(default_factory=list)
-
-    def percentile_ms(self, share: float) -> float:
-        """Give a percentile of the latencies."""
-        ordered = sorted(self.latencies_s)
-        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    first_byte_s: list[float] = field(default_factory=list)  # of the body
+    cpu_s: float = 0.0
+    memory_mib: float = 0.0
 
 
-def chat(*, stream: bool, tokens: int = 100, prompt_bytes: int = 200) -> bytes:
-    """Give a chat request as it goes over the wire."""
+def percentile_ms(values_s: list[float], share: float) -> float | None:
+    """Give a percentile in ms; `None` of nothing."""
+    ordered = sorted(values_s)
+    return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of a target."""
+
+    request: bytes
+    connections: int
+    seconds: float
+    tokens: int | None = None  # that each stream must have; None: plain answers
+    warm_up: bytes | None = None  # sent once on each connection before anything is measured
+    spread_s: float = 0.0  # over which the connections begin
+
+
+def chat(
+    *, stream: bool, tokens: int = 100, prompt_bytes: int = 200, step_s: float | None = None
+) -> bytes:
+    """Give a chat request as it goes over the wire; `step_s` is the engine's time for a token."""
     text = ("tell me about rivers " * (prompt_bytes // 21 + 1))[:prompt_bytes]
+    if step_s is not None:
+        text = f"a token every {step_s * 1000:.0f} ms: {text}"
     messages = [
         {"role": "system", "content": "You are helpful."},
         {"role": "user", "content": text},
@@ -49,76 +75,160 @@ def chat(*, stream: bool, tokens: int = 100, prompt_bytes: int = 200) -> bytes:
 
 
 class Client(asyncio.Protocol):
-    """One connection in a closed loop until `until_s` or for `rounds` requests."""
+    """One connection in a closed loop."""
 
-    def __init__(self, request: bytes, result: Result, until_s: float, rounds: int) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._request = request
+    def __init__(self, result: Result) -> None:
         self._result = result
-        self._until_s = until_s
-        self._left = rounds
+        self._ended: asyncio.Future[None] | None = None
+        self._tokens: int | None = None
+        self._until_s = 0.0
+        self._body: list[bytes] = []
+        self._first_at = 0.0
+        self._is_lost = False
+
+    async def ask(self, request: bytes, *, until_s: float, tokens: int | None) -> None:
+        """Send a request, again and again until `until_s`; at least once."""
+        if self._is_lost:
+            return
+        self._request, self._until_s, self._tokens = request, until_s, tokens
+        self._ended = asyncio.get_running_loop().create_future()
+        self._send()
+        await self._ended
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._is_lost = True
+        self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the first request."""
+        """Take the transport."""
         self._transport: Any = transport
         self._parser = httptools.HttpResponseParser(self)
-        self._send()
 
     def data_received(self, data: bytes) -> None:
         """Parse."""
-        self._parser.feed_data(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._result.problems["an answer that is not HTTP"] += 1
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End; early is a problem."""
-        if not self.ended.done():
+        if not self._is_lost:
             self._result.problems["connection lost"] += 1
-            self.ended.set_result(None)
+        self._is_lost = True
+        self._end()
 
     def on_body(self, data: bytes) -> None:
-        """Count events."""
-        self._result.events += data.count(b"\n\n")
+        """Keep what came."""
+        if not self._body:
+            self._first_at = time.perf_counter()
+        self._body.append(data)
 
     def on_message_complete(self) -> None:
         """Book the answer and send the next request."""
         now = time.perf_counter()
-        status = self._parser.get_status_code()
-        if status == 200:
-            self._result.answered += 1
-            self._result.latencies_s.append(now - self._sent_at)
-        else:
-            self._result.problems[f"status {status}"] += 1
-        self._left -= 1
-        if self._left > 0 and now < self._until_s:
+        self._book(now)
+        self._body.clear()
+        if not self._parser.should_keep_alive():
+            self._transport.close()
+        elif now < self._until_s:
             self._send()
         else:
-            self.ended.set_result(None)
-            self._transport.close()
+            self._end()
+
+    def _book(self, now: float) -> None:
+        result = self._result
+        status = self._parser.get_status_code()
+        if status != 200:
+            result.problems[f"status {status}"] += 1
+            return
+        if self._tokens is not None:
+            body = b"".join(self._body)
+            tokens = body.count(WORD) + 1  # the last is a full stop
+            if tokens != self._tokens or DONE not in body:
+                result.problems["a stream that is not whole"] += 1
+                return
+            result.tokens += tokens
+        result.answered += 1
+        result.latencies_s.append(now - self._sent_at)
+        result.first_byte_s.append((self._first_at or now) - self._sent_at)
 
     def _send(self) -> None:
+        self._first_at = 0.0
         self._sent_at = time.perf_counter()
         self._transport.write(self._request)
 
-
-def requests(port: int, request: bytes, *, connections: int, seconds: float) -> Result:
-    """Send requests for some seconds."""
-    return uvloop.run(_load(port, request, connections, seconds, 10**9))
-
-
-def rounds(port: int, request: bytes, *, connections: int, each: int) -> Result:
-    """Send a number of requests on each connection."""
-    return uvloop.run(_load(port, request, connections, 600.0, each))
+    def _end(self) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
 
-async def _load(port: int, request: bytes, connections: int, seconds: float, each: int) -> Result:
-    result = Result()
-    until_s = time.perf_counter() + seconds
+def run(load: Load, ports: Sequence[int], process: Process | None) -> Result:
+    """Put a load on a target; the connections go to its ports in turn."""
+    return uvloop.run(_run(load, ports, process))
+
+
+async def _run(load: Load, ports: Sequence[int], process: Process | None) -> Result:
+    warming = Result()
+    clients = await _connected(load.connections, ports, warming)
+    try:
+        if load.warm_up is not None:
+            asked = [c.ask(load.warm_up, until_s=0.0, tokens=None) for c in clients]
+            await _within(asyncio.gather(*asked), warming)
+        result = Result(problems=warming.problems)
+        for client in clients:
+            client._result = result
+        await _measure(load, clients, process, result)
+    finally:
+        for client in clients:
+            client.close()
+    return result
+
+
+async def _connected(count: int, ports: Sequence[int], result: Result) -> list[Client]:
     loop = asyncio.get_running_loop()
     clients = []
-    for _ in range(connections):
-        _, client = await loop.create_connection(
-            lambda: Client(request, result, until_s, each), "127.0.0.1", port
-        )
-        clients.append(client)
-    async with asyncio.timeout(seconds + 120):
-        await asyncio.gather(*(client.ended for client in clients))
-    return result
+    for i in range(count):
+        try:
+            _, client = await loop.create_connection(
+                lambda: Client(result), "127.0.0.1", ports[i % len(ports)]
+            )
+        except OSError as error:
+            result.problems[f"cannot connect: {error.strerror or error}"] += 1
+        else:
+            clients.append(client)
+    return clients
+
+
+async def _measure(
+    load: Load, clients: list[Client], process: Process | None, result: Result
+) -> None:
+    sampler = asyncio.ensure_future(_sample_memory(process, result))
+    before = process.cpu_s() if process is not None else 0.0
+    until_s = time.perf_counter() + load.spread_s + load.seconds
+
+    async def begin(i: int, client: Client) -> None:
+        if load.spread_s:
+            await asyncio.sleep(load.spread_s * i / len(clients))
+        await client.ask(load.request, until_s=until_s, tokens=load.tokens)
+
+    await _within(asyncio.gather(*(begin(i, c) for i, c in enumerate(clients))), result)
+    if process is not None:
+        result.cpu_s = process.cpu_s() - before
+    sampler.cancel()
+
+
+async def _within(asked: asyncio.Future[list[None]], result: Result) -> None:
+    try:
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            await asked
+    except TimeoutError:
+        result.problems[f"unfinished after {ANSWER_LIMIT_S:.0f} s"] += 1
+
+
+async def _sample_memory(process: Process | None, result: Result) -> None:
+    while process is not None:
+        result.memory_mib = max(result.memory_mib, process.memory_mib())
+        await asyncio.sleep(SAMPLE_PAUSE_S)
