@@ -204,7 +204,7 @@ def _agent(plan: Plan, places: Places, number: int) -> Service:
         name=name,
         command=(str(places.python), "-m", "routing_agent", "agent",
                  "--control-plane", plan.console, "--name", name,
-                 "--state-dir", str(home), "--token-file", str(home / "registration-token"),
+                 "--state-dir", str(home), "--token-file", str(home / "registration-token"), "--adopt",
                  "--port", str(plan.ports.traffic(number)),
                  "--admin-port", str(plan.ports.admin(number)),
                  "--drain-timeout", str(AGENT_DRAIN_S),
