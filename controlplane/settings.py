@@ -166,6 +166,11 @@ CELERY_BEAT_SCHEDULE = {
     "publish-sweep": {"task": "routing.sweep", "schedule": 5.0, "options": {"expires": 5}},
     "reconcile-replicas": {"task": "routing.reconcile", "schedule": 5.0, "options": {"expires": 5}},
     "retention": {"task": "audit.retention", "schedule": 3600.0, "options": {"expires": 3600}},
+    "request-retention": {
+        "task": "usage.forget_requests",
+        "schedule": 600.0,
+        "options": {"expires": 600},
+    },
 }
 
 AUTHENTICATION_BACKENDS = [
@@ -260,6 +265,8 @@ PUSH_TIMEOUT_S = 2.0
 PUBLISH_DEBOUNCE_S = 0.05
 AGENT_SILENT_AFTER_S = 10.0
 REDIS_TIMEOUT_S = 0.2
+REQUEST_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_REQUEST_RETENTION_DAYS", "7"))
+REQUEST_ROWS_LIMIT = int(os.environ.get("SIGNALBOX_REQUEST_ROWS", "200000"))
 AUDIT_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_AUDIT_RETENTION_DAYS", "400"))
 LOG_LEVEL = os.environ.get("SIGNALBOX_LOG_LEVEL", "INFO")
 LOGGING_CONFIG = "controlplane.log.configure"

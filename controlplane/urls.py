@@ -10,4 +10,5 @@ urlpatterns: list = [
     path("", include("controlplane.routing.urls")),
     path("", include("controlplane.tenants.urls")),
     path("", include("controlplane.audit.urls")),
+    path("", include("controlplane.usage.urls")),
 ]

@@ -80,11 +80,15 @@ def report(request: HttpRequest) -> HttpResponse:
     """Book a heartbeat and say what is newest."""
     token = _token(request)
     told = _message(request, wire.Report)
-    acknowledged = 0
-    if told.usage:
+    acknowledged = records_acknowledged = 0
+    if told.usage or told.records:
         agent = services.authenticate(token)
-        acknowledged = usage.book_usage(agent=agent, records=told.usage)
-    return _json(services.book_report(report=told, token=token, usage_acknowledged=acknowledged))
+        if told.usage:
+            acknowledged = usage.book_usage(agent=agent, records=told.usage)
+        if told.records:
+            records_acknowledged = usage.book_records(agent=agent, records=told.records)
+    reply = services.book_report(report=told, token=token, usage_acknowledged=acknowledged)
+    return _json(msgspec.structs.replace(reply, records_acknowledged=records_acknowledged))
 
 
 @_endpoint("GET")

@@ -14,6 +14,7 @@ from controlplane.routing.api import RoutingTableViewSet
 from controlplane.routing.api_explain import ExplainViewSet
 from controlplane.tenants.api import ApiKeyViewSet, TenantViewSet
 from controlplane.tenants.api_staff import MembershipViewSet, StaffTokenViewSet
+from controlplane.usage.api import RequestViewSet
 
 router = DefaultRouter()
 router.trailing_slash = "/?"
@@ -31,6 +32,7 @@ for prefix, viewset, basename in (
     ("memberships", MembershipViewSet, "membership"),
     ("routing-tables", RoutingTableViewSet, "routing-table"),
     ("audit-events", AuditEventViewSet, "audit-event"),
+    ("requests", RequestViewSet, "request"),
     ("explain", ExplainViewSet, "explain"),
     ("system", SystemViewSet, "system"),
 ):

@@ -21,6 +21,7 @@ MENU = (
     Entry("nodes", "Nodes", "▤", "n"),
     Entry("versions", "Versions", "◫", "v"),
     Entry("routing", "Routing", "⇄", "r"),
+    Entry("requests", "Requests", "⇢", "q"),
     Entry("tenants", "Tenants", "◍", "t"),
     Entry("audit", "Audit", "≡", "a"),
     Entry("system", "System", "⚙", "s"),

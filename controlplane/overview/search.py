@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from django.db.models import Q
@@ -11,8 +12,10 @@ from controlplane.catalog.models import ModelVersion
 from controlplane.fleet.models import Node, Pool, Replica
 from controlplane.routing.models import RoutingEpoch
 from controlplane.tenants.models import Tenant
+from controlplane.usage import selectors as usage
 
 EACH = 6
+_OWN_ID = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Hit:
 
 
 def search(text: str) -> list[Hit]:
-    """Find pools, replicas, nodes, versions, tenants and epochs; at most six of each."""
+    """Find pools, replicas, nodes, versions, tenants, epochs and requests; six of each."""
     text = text.strip()
     if not text:
         return []
@@ -37,6 +40,7 @@ def search(text: str) -> list[Hit]:
         *_versions(text),
         *_tenants(text),
         *_epochs(text),
+        *_requests(text),
     ]
 
 
@@ -82,6 +86,14 @@ def _epochs(text: str) -> list[Hit]:
         return []
     found = RoutingEpoch.objects.filter(epoch=int(text)).defer("table")
     return [_hit("epoch", str(e.epoch), f"{e.created_at:%Y-%m-%d %H:%M}", e.epoch) for e in found]
+
+
+def _requests(text: str) -> list[Hit]:
+    """Find kept requests; an id as our agents give it is found to be not kept, too."""
+    found = usage.found_by(text, EACH)
+    if not found and _OWN_ID.fullmatch(text):
+        return [_hit("request", text, "not sampled: no record is kept", text)]
+    return [_hit("request", r.request_id, f"{r.status}, {r.pool}", r.request_id) for r in found]
 
 
 def _hit(kind: str, name: str, detail: str, key: object) -> Hit:
