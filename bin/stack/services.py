@@ -204,7 +204,8 @@ def _agent(plan: Plan, places: Places, number: int) -> Service:
         name=name,
         command=(str(places.python), "-m", "routing_agent", "agent",
                  "--control-plane", plan.console, "--name", name,
-                 "--state-dir", str(home), "--token-file", str(home / "registration-token"), "--adopt",
+                 "--state-dir", str(home), "--token-file", str(home / "registration-token"),
+                 "--adopt",  # moves along with a new database; once per token
                  "--port", str(plan.ports.traffic(number)),
                  "--admin-port", str(plan.ports.admin(number)),
                  "--drain-timeout", str(AGENT_DRAIN_S),
