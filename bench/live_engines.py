@@ -228,13 +228,13 @@ async def overload(run: Run) -> None:
     began = time.monotonic()
     burst = asyncio.gather(*(ask(run.agent, body) for body in bodies))
     await asyncio.sleep(1.5)  # a scrape has seen it by then
-    reasons = {r.get("health_reason") for r in (await run.replicas()).values()}
+    reasons = [str(r.get("health_reason")) for r in (await run.replicas()).values()]
     endings = await burst
     outcomes = Counter(e.outcome for e in endings)
     allowed = {GOOD, "429 queue_full", "429 overloaded", "503 503", "503 engine_busy", "503 None"}
     run.note(
         f"overload: {run.options.burst} at once",
-        f"{_counts(outcomes)} in {time.monotonic() - began:.1f} s; {len(reasons)} reasons seen",
+        f"{_counts(outcomes)} in {seconds(time.monotonic() - began)}; meanwhile '{max(reasons)}'",
         set(outcomes) <= allowed,
     )
 
@@ -292,9 +292,9 @@ async def kill(run: Run) -> None:
     clients = [asyncio.create_task(one_client(i)) for i in range(run.options.clients)]
     await asyncio.sleep(4.0)
     killed_at = time.monotonic()
-    os.killpg(victim, signal.SIGKILL)
+    os.killpg(victim, signal.Signals[f"SIG{run.options.signal}"])
     kept_out_s = await until(lambda: _is_out(run, "replica-1"), 30.0)
-    noticed_s = await until(lambda: _says(run, "replica-1", "dead"), 30.0)
+    noticed_s = await until(lambda: _says(run, "replica-1", ("dead", "draining")), 30.0)
     dead_s = None if noticed_s is None else time.monotonic() - killed_at
     reason = await run.reason("replica-1")
     restart = await asyncio.create_subprocess_exec(
@@ -312,7 +312,7 @@ async def kill(run: Run) -> None:
     _account(run, endings, wrong, killed_at)
     run.note("kill: kept out after, called dead after",
              f"{seconds(kept_out_s)}, {seconds(dead_s)}: {reason[:60]}",
-             reason.startswith("dead"))  # fmt: skip
+             reason.startswith(("dead", "draining")))  # fmt: skip
     run.note("restart: first answer after it was up", f"{seconds(back_s)}: {reason_after[:60]}",
              back_s is not None and back_s < 15)  # fmt: skip
 
@@ -326,13 +326,14 @@ def _account(run: Run, endings: list[Ending], wrong: list[Ending], killed_at: fl
     carried = [e for e in endings if e.began_at <= killed_at <= e.ended_at]
     carried_ids = {id(e) for e in carried}
     outcomes = Counter(e.outcome for e in endings)
-    typed = ("event engine_failed", "502 engine_failed")
+    typed = ("event engine_failed", "502 engine_failed", "event engine_too_slow",
+             "504 engine_too_slow")  # fmt: skip
     bad = [
         e for e in endings
         if e.outcome != GOOD and not (e.outcome in typed and id(e) in carried_ids)
     ]  # fmt: skip
     run.note(
-        f"kill -9 under {run.options.clients} clients: all {len(endings)} requests",
+        f"SIG{run.options.signal} under {run.options.clients} clients: {len(endings)} requests",
         f"{_counts(outcomes)}; in flight at the kill {len(carried)}, of them broken "
         f"{sum(e.outcome != GOOD for e in carried)}; wrong texts {len(wrong)}; worse {len(bad)}"
         + (f": {Counter(e.outcome for e in bad)}" if bad else ""),
@@ -362,7 +363,7 @@ async def _is_out(run: Run, replica: str) -> bool:
     return found.get("health") == "unhealthy" or found.get("breaker", "closed") != "closed"
 
 
-async def _says(run: Run, replica: str, word: str) -> bool:
+async def _says(run: Run, replica: str, word: str | tuple[str, ...]) -> bool:
     return (await run.reason(replica)).startswith(word)
 
 
@@ -450,6 +451,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--log", default=os.devnull, metavar="FILE", help="for the agent's log")
     made.add_argument("--only", nargs="+", metavar="CHECK",
                       choices=[check.__name__ for check in CHECKS])  # fmt: skip
+    made.add_argument("--signal", choices=["KILL", "TERM"], default="KILL", help="to end it with")
     made.add_argument("--json", action="store_true")
     return made
 

@@ -29,6 +29,9 @@ FACTS_AGE_S = 60.0  # models are asked again after this, and after a restart
 # How a server says that it has no such page; 500 is how `transformers serve` fails to list models.
 NO_SUCH_PAGE = (404, 405, 500, 501)
 UNAUTHORIZED = (401, 403)
+# A page of this name is asked for nothing else: its "no" is no missed probe but an answer, and
+# keeps new requests away at once.
+READY_PAGE = "/ready"
 
 
 @dataclass
@@ -104,6 +107,8 @@ class Prober:
                 return ""
             problem = problem or diagnosis.bad_page(path, response, was_ready=known.was_ready)
             if response.status not in NO_SUCH_PAGE:
+                if path.endswith(READY_PAGE):
+                    self._doubt_state(replica, problem)
                 return problem
         known.ready_path = ""  # another version may have come: look at all of them next time
         return problem
