@@ -143,7 +143,8 @@ class RoutingTableViewSet(ReadMixin, ServiceViewSet):
         """Give the table of the path."""
         if self.kwargs["epoch"] != "current":
             return super().get_object()
-        newest = self.get_queryset().first()
+        # Counting deliveries groups the rows, and a grouped query forgets the model's ordering.
+        newest = self.get_queryset().order_by("-epoch").first()
         if newest is None:
             raise Http404
         return newest

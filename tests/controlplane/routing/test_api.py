@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from controlplane.audit.services import Actor
 from controlplane.fleet.models import Agent, Node
 from controlplane.routing import selectors, services
 from controlplane.routing.api_explain import plain
@@ -55,6 +56,12 @@ def test_a_table_is_shown_whole_but_for_its_secrets(published):
     assert table["api_keys"][0]["sha256"] == "***"
     assert "engine-secret" not in str(shown)
     assert shown["fleet_revision"] == table["fleet_revision"]
+
+
+def test_of_several_tables_the_newest_is_current(published):
+    republished = services.republish(actor=Actor("ops"), reason="a second table")
+    current = ok(caller("viewer").get("/api/v1/routing-tables/current/"))
+    assert current["epoch"] == republished > published
 
 
 def test_the_newest_table_is_current(published):
