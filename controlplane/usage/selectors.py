@@ -52,7 +52,7 @@ def what_is_kept() -> str:
     """Say which requests are kept, and for how long."""
     days: int = settings.REQUEST_RETENTION_DAYS
     return (
-        f"All failures are kept, requests whose caller traces them, and {wire.SAMPLE_RATIO:.0%} of "
+        f"All failures are kept, requests whose caller traces them, and {wire.SAMPLE_RATIO * 100:g} % of "
         "the rest (unless agents were started with another --sample-ratio), for "
         f"{days} days."
     )

@@ -18,8 +18,10 @@ from controlplane.fleet.views import charts
 from controlplane.overview import views
 from controlplane.routing import services
 from controlplane.telemetry import recent
+from controlplane.usage import services as usage
 from routing_agent import wire
 from tests.controlplane.staff import signed_in
+from tests.controlplane.usage.lives import failure, life
 from tests.factories import WHY, make_agent, make_key, make_pool, make_replica, make_tenant
 from tests.redis_server import RedisServer
 
@@ -195,6 +197,8 @@ def fleet(transactional_db: None, redis_server: RedisServer, settings: Any) -> F
     ready, other = make_replica(pool, **held), make_replica(pool, **held)
     ejected = make_replica(pool, state=State.EJECTED, state_reason="probe timed out after 3 s")
     make_key(make_tenant())
+    kept = [life(), failure(), life("req-left", status=499, error="client_left")]
+    usage.book_records(agent=agent, records=kept)
     epoch = services.republish(**WHY)
     now = time.time()
     for i in range(60):
@@ -223,6 +227,9 @@ def pages(fleet: Fleet) -> list[str]:
         "/tenants/",
         "/tenants/acme/",
         "/tenants/acme/keys/new/",
+        "/requests/",
+        "/requests/req-1/",
+        "/requests/req-bad/",
         "/audit/",
         "/system/",
         "/search/?q=a",

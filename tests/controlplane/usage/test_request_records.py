@@ -111,7 +111,7 @@ def test_problems_come_first_then_the_newest():
 
 
 def test_an_unknown_id_is_told_what_is_kept():
-    with pytest.raises(NotFound, match=r"not sampled\. All failures are kept.* 1% of the rest"):
+    with pytest.raises(NotFound, match=r"not sampled\. All failures are kept.* 1 % of the rest"):
         selectors.newest_named("nobody")
 
 

@@ -127,7 +127,7 @@ def test_a_request_without_a_record_says_plainly_why():
     response = signed_in("viewer").get("/requests/7f3a/")
     assert response.status_code == 404
     text = response.content.decode()
-    for words in ("Not sampled", "All failures are kept", "1% of the rest", "7 days"):
+    for words in ("Not sampled", "All failures are kept", "1 % of the rest", "7 days"):
         assert words in text
 
 
