@@ -113,6 +113,7 @@ class HttpServer:
         self._handler = handler
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._is_closing = False
 
     async def start(self, host: str, port: int) -> int:
         """Listen; give the port (useful with port 0)."""
@@ -121,6 +122,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop listening and end all connections."""
+        self._is_closing = True
         if self._server is not None:
             self._server.close()
         for task in self._connections:
@@ -138,6 +140,10 @@ class HttpServer:
                 pass
         except (ConnectionError, TimeoutError):
             pass  # the caller left, or never finished: nobody is there to be answered
+        except asyncio.CancelledError:
+            # Ends here when `close` asked for it: asyncio's streams print a cancelled handler.
+            if not self._is_closing:
+                raise
         finally:
             self._connections.discard(task)
             writer.close()

@@ -104,3 +104,19 @@ async def test_closing_ends_waiting_connections():
     await server.close()
     assert await reader.read() == b""
     writer.close()
+
+
+async def test_closing_with_an_idle_connection_is_silent(capsys):
+    """asyncio's streams report a handler that was cancelled; a stop is no fault."""
+    server = HttpServer(echo)
+    port = await server.start("127.0.0.1", 0)
+    faults = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    await server.close()
+    await reader.read()
+    await asyncio.sleep(0)
+    writer.close()
+    assert faults == []
