@@ -460,6 +460,10 @@ class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report")
     number: Count
     started_at: float
     sent_at: float  # by the agent's clock: for display only, never compared with the server's
+    # The deltas below were counted over this long, and that counting ended this long ago: both by
+    # the agent's monotonic clock. `None`: an older agent, which does not tell.
+    covers_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    taken_ago_s: Annotated[float, Meta(ge=0)] = 0.0
     uptime_s: float = 0.0
     agent_version: str = ""
     lineage: str = ""

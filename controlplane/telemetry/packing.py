@@ -3,6 +3,8 @@
 Fields of a pool's step: `t12` TTFT bucket 12 (`p` TPOT, `e` end to end, `q` queue wait), `s200`
 answers with that status, `pt` `ct` `ot` prompt, cached and output tokens, `rt` retries, `sh` shed,
 and `r/<replica>` = "running waiting kv requests errors prompt cached output", `-` for unknown.
+What was counted over more than a step (after an outage) is a stretch: the same fields, a replica's
+without its gauges; `spreading` says how it is read.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ from typing import Any
 
 import msgspec
 
+from controlplane.telemetry import spreading
 from controlplane.telemetry.snapshots import GpuStep, PoolStep, ReplicaStep
 from routing_agent.wire import PoolDelta, ReplicaReport, Report
 
-STEP_S = 5
+STEP_S = spreading.STEP_S
 SUMMARY_S = 60
+KINDS = {"pool": STEP_S, "minute": SUMMARY_S}
 HISTOGRAMS = {"t": "ttft", "p": "tpot", "e": "e2e", "q": "queue_wait"}
 _REPORT = msgspec.json.Decoder(Report)
 
@@ -27,12 +31,7 @@ def operations(report: Report, now: float, *, keep_s: int) -> str:
     """Give what booking this report does, as the JSON that the script in `recent.py` reads."""
     step = int(now) // STEP_S * STEP_S
     minute = int(now) // SUMMARY_S * SUMMARY_S
-    add: dict[str, dict[str, int]] = defaultdict(dict)
-    for delta in report.pools:
-        fields = pool_fields(delta)
-        for key in (f"sb:pool:{delta.pool}:{step}", f"sb:minute:{delta.pool}:{minute}"):
-            for name, n in fields.items():
-                add[key][name] = add[key].get(name, 0) + n
+    add = additions(report, now)
     gpus = {f"{step - minute}/{gpu.index}": gpu_text(gpu) for gpu in report.node.gpus}
     return json.dumps(
         {
@@ -41,12 +40,39 @@ def operations(report: Report, now: float, *, keep_s: int) -> str:
             "number": report.number,
             "now": round(now, 3),
             "keep": keep_s,
+            "step": STEP_S,
+            "minute": SUMMARY_S,
             "add": add,
+            "stretched": [pool_and_stretch(key) for key in add if key.startswith("sb:stretch:")],
             "put": {f"sb:gpu:{report.agent}:{minute}": gpus} if gpus else {},
-            "replicas": [replica_operation(r, step, minute) for r in report.replicas if r.pool],
+            "replicas": [replica_operation(r) for r in report.replicas if r.pool],
         },
         allow_nan=False,
     )
+
+
+def additions(report: Report, now: float) -> dict[str, dict[str, int]]:
+    """Give what is added to which field of which hash: of this step, or of the time covered."""
+    stretch = spreading.covered(now=now, covers_s=report.covers_s, taken_ago_s=report.taken_ago_s)
+    add: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for delta in report.pools:
+        for key in delta_keys(delta.pool, now, stretch):
+            for name, n in pool_fields(delta).items():
+                add[key][name] += n
+    return add
+
+
+def pool_and_stretch(key: str) -> tuple[str, str]:
+    """Give the pool of a stretch's key, and `begin:end`."""
+    pool, begin, end = key.removeprefix("sb:stretch:").rsplit(":", 2)
+    return pool, f"{begin}:{end}"
+
+
+def delta_keys(pool: str, now: float, stretch: tuple[int, int] | None) -> list[str]:
+    """Give the hashes that a pool's deltas belong to."""
+    if stretch is not None:
+        return [f"sb:stretch:{pool}:{stretch[0]}:{stretch[1]}"]
+    return [f"sb:{kind}:{pool}:{int(now) // s * s}" for kind, s in KINDS.items()]
 
 
 def pool_fields(delta: PoolDelta) -> dict[str, int]:
@@ -67,11 +93,11 @@ def pool_fields(delta: PoolDelta) -> dict[str, int]:
     return {name: n for name, n in fields.items() if n}
 
 
-def replica_operation(replica: ReplicaReport, step: int, minute: int) -> dict[str, Any]:
+def replica_operation(replica: ReplicaReport) -> dict[str, Any]:
     """Give what one replica's figures do: gauges replace, counters become differences."""
     gauges = (replica.engine_running, replica.engine_waiting, replica.kv_usage)
     return {
-        "keys": [f"sb:pool:{replica.pool}:{step}", f"sb:minute:{replica.pool}:{minute}"],
+        "pool": replica.pool,
         "field": f"r/{replica.replica}",
         "gauges": " ".join("-" if g is None else f"{g:g}" for g in gauges),
         "totals": [
@@ -91,8 +117,8 @@ def gpu_text(gpu: Any) -> str:
 
 
 def newest(report: Report, now: float) -> bytes:
-    """Keep of a report what pages show: no histograms, no usage records."""
-    slim = msgspec.structs.replace(report, pools=(), tenants=(), usage=())
+    """Keep of a report what pages show: no histograms, no records of requests."""
+    slim = msgspec.structs.replace(report, pools=(), tenants=(), usage=(), records=())
     return f"{now:.3f}\n".encode() + msgspec.json.encode(slim)
 
 
@@ -103,6 +129,12 @@ def read_newest(blob: bytes) -> tuple[Report, float] | None:
         return _REPORT.decode(body), float(at)
     except (msgspec.DecodeError, ValueError):
         return None
+
+
+def read_stretch(member: bytes, fields: Mapping[bytes, bytes]) -> spreading.Stretch:
+    """Give a stored stretch; `member` is its `begin:end`."""
+    begin, _, end = member.partition(b":")
+    return spreading.Stretch(begin_s=int(begin), end_s=int(end), fields=fields)
 
 
 def read_pool(row: Mapping[bytes, bytes]) -> PoolStep:

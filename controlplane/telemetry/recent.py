@@ -7,6 +7,7 @@ one packed field a replica, near 1 KB for eight replicas; 720 steps make an hour
 
 Keys: `sb:agent:<id>` newest report · `sb:agents` who reported when · `sb:counters:<id>` the agent's
 counters as last booked · `sb:pool:<slug>:<step>` and `sb:minute:<slug>:<minute>` sums over agents ·
+`sb:stretch:<slug>:<begin>:<end>` sums over an outage, known by `sb:stretches:<slug>` ·
 `sb:gpu:<agent>:<minute>` readings. They are derived inside a script: a Redis Cluster will not do.
 """
 
@@ -22,7 +23,7 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from controlplane.telemetry import packing
+from controlplane.telemetry import packing, spreading
 from controlplane.telemetry.snapshots import GpuStep, NoData, PoolStep
 from routing_agent.wire import Report
 
@@ -33,18 +34,19 @@ KEEP_S = 3600
 SUMMARY_S = 60
 CIRCUIT_S = 2.0
 
-# One round trip books a report: repeated reports change nothing, counters become differences.
+# One round trip books a report: repeated reports change nothing, counters become differences. What
+# was counted during an outage is spread over it; gauges are of now, so there they stay gaps.
 BOOK = """
 local ops = cjson.decode(ARGV[1])
 local counters = KEYS[3]
-local seen = redis.call('HMGET', counters, 'started', 'number')
+local seen = redis.call('HMGET', counters, 'started', 'number', 'at')
 local known = seen[1] == ops.started
 if known and tonumber(seen[2]) >= ops.number then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'EX', ops.keep)
 redis.call('ZADD', KEYS[2], ops.now, ops.agent)
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ops.now - ops.keep)
 if not known then redis.call('DEL', counters) end
-redis.call('HSET', counters, 'started', ops.started, 'number', ops.number)
+redis.call('HSET', counters, 'started', ops.started, 'number', ops.number, 'at', ops.now)
 redis.call('EXPIRE', counters, ops.keep)
 for key, fields in pairs(ops.add) do
   for name, n in pairs(fields) do redis.call('HINCRBY', key, name, n) end
@@ -54,26 +56,47 @@ for key, fields in pairs(ops.put) do
   for name, text in pairs(fields) do redis.call('HSET', key, name, text) end
   redis.call('EXPIRE', key, ops.keep)
 end
+local function index(pool, stretch)
+  local key = 'sb:stretches:' .. pool
+  redis.call('ZADD', key, tonumber(string.match(stretch, ':(%d+)$')), stretch)
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', ops.now - ops.keep)
+  redis.call('EXPIRE', key, ops.keep)
+end
+for _, s in ipairs(ops.stretched) do index(s[1], s[2]) end
+local function add(key, r, gauges, added)
+  local old, parts = {}, {gauges}
+  for n in string.gmatch(redis.call('HGET', key, r.field) or '', '[^ ]+') do
+    table.insert(old, n)
+  end
+  local skipped = gauges and 3 or 0
+  for i, n in ipairs(added) do
+    table.insert(parts, string.format('%d', (tonumber(old[i + skipped]) or 0) + n))
+  end
+  redis.call('HSET', key, r.field, table.concat(parts, ' '))
+  redis.call('EXPIRE', key, ops.keep)
+end
+local function floor(at, size) return math.floor(at / size) * size end
+local since = known and tonumber(seen[3]) or ops.now
+local begin = floor(since + ops.step / 2, ops.step)
+local finish = math.max(floor(ops.now + ops.step / 2, ops.step), begin + ops.step)
+local stretch = ops.now - since > ops.step and string.format('%d:%d', begin, finish)
 for _, r in ipairs(ops.replicas) do
-  local before = {}
+  local before, added, none = {}, {}, {}
   for n in string.gmatch(redis.call('HGET', counters, r.field) or '', '%d+') do
     table.insert(before, tonumber(n))
   end
   redis.call('HSET', counters, r.field, table.concat(r.totals, ' '))
-  for _, key in ipairs(r.keys) do
-    local sums = {}
-    for n in string.gmatch(redis.call('HGET', key, r.field) or '', '[^ ]+') do
-      table.insert(sums, n)
-    end
-    local parts = {r.gauges}
-    for i, total in ipairs(r.totals) do
-      local added = 0
-      if known then added = math.max(0, total - (before[i] or 0)) end
-      table.insert(parts, string.format('%d', (tonumber(sums[i + 3]) or 0) + added))
-    end
-    redis.call('HSET', key, r.field, table.concat(parts, ' '))
-    redis.call('EXPIRE', key, ops.keep)
+  for i, total in ipairs(r.totals) do
+    added[i] = known and math.max(0, total - (before[i] or 0)) or 0
+    none[i] = 0
   end
+  if stretch then
+    add('sb:stretch:' .. r.pool .. ':' .. stretch, r, nil, added)
+    index(r.pool, stretch)
+    added = none
+  end
+  add('sb:pool:' .. r.pool .. ':' .. floor(ops.now, ops.step), r, r.gauges, added)
+  add('sb:minute:' .. r.pool .. ':' .. floor(ops.now, ops.minute), r, r.gauges, added)
 end
 return 1
 """
@@ -119,24 +142,50 @@ class RecentStore:
         self, pool: str, start_s: int, end_s: int, base_s: int = STEP_S
     ) -> list[PoolStep | None] | NoData:
         """Read a pool's steps (or minutes) of [start, end); None where no agent reported."""
-        kind = "pool" if base_s == STEP_S else "minute"
-        keys = [f"sb:{kind}:{pool}:{at}" for at in range(start_s, end_s, base_s)]
-        rows = self._hashes(keys)
-        return (
-            rows
-            if isinstance(rows, NoData)
-            else [packing.read_pool(r) if r else None for r in rows]
-        )
+        rows = self._pool_rows([pool], range(start_s, end_s, base_s))
+        return rows if isinstance(rows, NoData) else rows[pool]
 
-    def pool_minutes(self, pools: Sequence[str], now: float, minutes: int) -> Any:
+    def pool_minutes(
+        self, pools: Sequence[str], now: float, minutes: int
+    ) -> dict[str, list[PoolStep | None]] | NoData:
         """Read summaries for many pools at once: a list of minutes for each, oldest first."""
         newest = int(now) // SUMMARY_S * SUMMARY_S
-        times = [newest - SUMMARY_S * i for i in reversed(range(minutes))]
-        rows = self._hashes([f"sb:minute:{p}:{at}" for p in pools for at in times])
-        if isinstance(rows, NoData):
-            return rows
-        steps = [packing.read_pool(r) if r else None for r in rows]
-        return {p: steps[i * minutes : (i + 1) * minutes] for i, p in enumerate(pools)}
+        first = newest - SUMMARY_S * (minutes - 1)
+        return self._pool_rows(pools, range(first, newest + SUMMARY_S, SUMMARY_S))
+
+    def _pool_rows(
+        self, pools: Sequence[str], times: range
+    ) -> dict[str, list[PoolStep | None]] | NoData:
+        """Read steps or minutes of pools, with what outages left in stretches spread over them."""
+        kind = "pool" if times.step == STEP_S else "minute"
+        rows = self._hashes([f"sb:{kind}:{p}:{at}" for p in pools for at in times])
+        stretches = NoData("") if isinstance(rows, NoData) else self._stretches(pools, times.start)
+        if isinstance(rows, NoData) or isinstance(stretches, NoData):
+            return NoData(rows.reason if isinstance(rows, NoData) else stretches.reason)
+        found: dict[str, list[PoolStep | None]] = {}
+        for i, pool in enumerate(pools):
+            own = rows[i * len(times) : (i + 1) * len(times)]
+            whole = spreading.fill(own, stretches[pool], times.start, times.step)
+            found[pool] = [packing.read_pool(row) if row else None for row in whole]
+        return found
+
+    def _stretches(
+        self, pools: Sequence[str], after_s: int
+    ) -> dict[str, list[spreading.Stretch]] | NoData:
+        """Read the stretches of pools that end after a moment: seldom any."""
+
+        def read() -> dict[str, list[spreading.Stretch]]:
+            pipe = self._redis.pipeline(transaction=False)
+            for pool in pools:
+                pipe.zrangebyscore(f"sb:stretches:{pool}", f"({after_s}", "+inf")
+            known = list(zip(pools, pipe.execute(), strict=True))
+            for pool, members in known:
+                for member in members:
+                    pipe.hgetall(f"sb:stretch:{pool}:{member.decode()}")
+            hashes = iter(pipe.execute())
+            return {p: [packing.read_stretch(m, next(hashes)) for m in ms] for p, ms in known}
+
+        return self._guarded(read)
 
     def gpu_steps(
         self, agent: str, start_s: int, end_s: int

@@ -39,6 +39,7 @@ TABLE_PATH = "/api/v1/agent/table"
 CALL_LIMIT_S = 5.0
 JITTER_RATIO = 0.1
 USAGE_PAUSE_S = 60.0  # at most, between usage or other records that are not acknowledged
+COVERS_AT_MOST_S = 3600.0  # the control plane keeps no finer figures of what is older
 HURRY_S = 0.1  # pause before a report that should not wait: backlog, or news of a new table
 
 
@@ -80,6 +81,7 @@ class Reporter:
     _interval_s: float = field(init=False)
     _started_at: float = field(default_factory=time.time)
     _started_mono: float = field(default_factory=time.monotonic)
+    _taken_at: float = field(init=False)  # monotonic; when deltas were last taken
     _hurry: bool = False
     _usage_pause_s: float = 0.0
     _usage_again_at: float = 0.0  # monotonic
@@ -88,6 +90,7 @@ class Reporter:
 
     def __post_init__(self) -> None:
         self._interval_s = self.link.identity.report_interval_s
+        self._taken_at = self._started_mono
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -151,11 +154,13 @@ class Reporter:
         usage = await self.sources.spool.take() if is_time_for_usage else ()
         number = await asyncio.to_thread(self.sources.numbers.next)
         pools, tenants = self.sources.metrics.take_deltas()
+        before, self._taken_at = self._taken_at, time.monotonic()
         return wire.Report(
             agent=self.link.identity.agent,
             number=number,
             started_at=self._started_at,
             sent_at=time.time(),
+            covers_s=min(self._taken_at - before, COVERS_AT_MOST_S),
             agent_version=__version__,
             pools=pools,
             tenants=tenants,
@@ -175,6 +180,7 @@ class Reporter:
         return msgspec.structs.replace(
             report,
             sent_at=time.time(),
+            taken_ago_s=now - self._taken_at,
             uptime_s=now - self._started_mono,
             lineage=running.lineage if running else "",
             epoch=running.epoch if running else 0,

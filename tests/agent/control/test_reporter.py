@@ -293,3 +293,26 @@ async def test_clocks_that_differ_by_ten_minutes_do_not_matter(rig, control_plan
     await rig.reporter.report()
     assert rig.receiver.table == a_table(7)
     assert rig.clock.now() == pytest.approx(time.time() + skew_s, abs=5)
+
+
+async def test_a_report_tells_how_long_its_counts_cover(rig, control_plane):
+    started = rig.reporter._started_mono
+    await rig.reporter.report()
+    first = control_plane.reports[0]
+    assert 0 <= first.covers_s <= time.monotonic() - started
+    assert first.taken_ago_s <= time.monotonic() - started
+
+
+async def test_a_report_sent_again_covers_what_it_did_and_the_next_one_the_time_since(
+    rig, control_plane
+):
+    control_plane.status = 503
+    assert not await rig.reporter.report()
+    taken_at = rig.reporter._taken_at
+    await asyncio.sleep(0.05)
+    control_plane.status = None
+    assert await rig.reporter.report()
+    again = control_plane.reports[-1]
+    assert again.taken_ago_s >= 0.05
+    await rig.reporter.report()
+    assert control_plane.reports[-1].covers_s == pytest.approx(rig.reporter._taken_at - taken_at)
