@@ -253,7 +253,7 @@ def _node_row(node: Node, reports: Reports | NoData, newest_epoch: int) -> NodeR
     report = None if isinstance(reports, NoData) else reports.get(agent.public_id)
     seen_at = seen(agent, report[1] if report else None)
     behind = max(0, newest_epoch - agent.applied_epoch)
-    status, reason = agent_status(agent, seen_at, behind)
+    status, reason = agent_status(agent, seen_at, newest_epoch)
     return NodeRow(
         node=node,
         agent=agent,
@@ -276,8 +276,9 @@ def seen(agent: Agent, report_age_s: float | None) -> datetime | None:
     return max(by_report, agent.last_seen_at) if agent.last_seen_at else by_report
 
 
-def agent_status(agent: Agent, seen_at: datetime | None, behind: int) -> tuple[str, str]:
+def agent_status(agent: Agent, seen_at: datetime | None, newest_epoch: int) -> tuple[str, str]:
     """Judge an agent by when it was heard and which table it runs."""
+    behind = newest_epoch - agent.applied_epoch
     silence_s = (timezone.now() - seen_at).total_seconds() if seen_at else None
     if silence_s is None:
         return "never", "It registered and has not reported since."
@@ -285,8 +286,10 @@ def agent_status(agent: Agent, seen_at: datetime | None, behind: int) -> tuple[s
         return "silent", (
             "No report: it may be down or cut off. If it runs, it serves from its last table."
         )
-    if behind:
+    if behind > 0:
         return "behind", f"It runs epoch {agent.applied_epoch}, {behind} behind."
+    if behind < 0:
+        return "ahead", f"It runs epoch {agent.applied_epoch}, newer than ours ({newest_epoch})."
     if agent.table_source == "disk":
         return "current", "It started from its table on disk."
     return ("draining", "It is shutting down.") if agent.draining else ("current", "")

@@ -120,7 +120,7 @@ def _agent_problem(
 ) -> Problem | None:
     report = None if isinstance(reports, NoData) else reports.get(agent.public_id)
     seen_at = rows.seen(agent, report[1] if report else None)
-    status, reason = rows.agent_status(agent, seen_at, newest_epoch - agent.applied_epoch)
+    status, reason = rows.agent_status(agent, seen_at, newest_epoch)
     if status in {"silent", "never"}:
         return Problem(
             severity=Severity.FAILED,

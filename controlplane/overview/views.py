@@ -127,7 +127,7 @@ class System(Page):
             revision=revision,
             unpublished=max(0, revision - publication.published_revision),
             agents=[
-                (a, *rows.agent_status(a, a.last_seen_at, publication.epoch - a.applied_epoch))
+                (a, *rows.agent_status(a, a.last_seen_at, publication.epoch))
                 for a in selectors.agents()
             ],
             versions=versions(),

@@ -70,7 +70,7 @@ def agent_lines(epoch: int, lags: dict[str, float | None]) -> list[dict[str, Any
     lines = []
     for agent in fleet.agents():
         behind = max(0, epoch - agent.applied_epoch)
-        status, reason = fleet_rows.agent_status(agent, agent.last_seen_at, behind)
+        status, reason = fleet_rows.agent_status(agent, agent.last_seen_at, epoch)
         lines.append(
             {
                 "agent": agent,

@@ -28,6 +28,7 @@ CHIPS = {
     "warming": ("warming", "↻", "progressing"),
     "waking": ("waking", "↻", "progressing"),
     "behind": ("behind", "▲", "warning"),
+    "ahead": ("ahead", "▲", "warning"),
     "warning": ("warning", "▲", "warning"),
     "late": ("late", "▲", "warning"),
     "degraded": ("degraded", "▲", "warning"),

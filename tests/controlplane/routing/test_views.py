@@ -125,3 +125,10 @@ def test_nonsense_as_a_time_is_no_server_error(published):
 def test_without_a_live_agent_an_explanation_says_what_is_missing():
     page = signed_in("viewer").get("/routing/explain/?model=m").content.decode()
     assert "All agents are silent" in page
+
+
+def test_an_agent_that_runs_a_newer_table_than_ours_is_ahead_not_current(published):
+    Agent.objects.update(applied_epoch=published + 4, last_seen_at=timezone.now())
+    page = signed_in("viewer").get("/routing/").content.decode()
+    assert "ahead" in page
+    assert f"newer than ours ({published})" in page
