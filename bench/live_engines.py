@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shlex
@@ -254,6 +255,10 @@ async def pauses(run: Run) -> None:
             run.note(f"{word}: left out", verdict.message[:90], verdict.outcome != "failed")
             continue
 
+        if await _answers_soon(run, run.urls[0]):
+            run.note(f"{word}: left out", "it says done and answers on: nothing to notice", True)
+            await run.call(run.urls[0], end)
+            continue
         told = {"pause": "paused", "sleep": "asleep"}[word]
         noticed_s = await until(partial(_says, run, "replica-1", told), 30.0)
         reason = await run.reason("replica-1")
@@ -361,6 +366,13 @@ async def _serves(run: Run, replica: str) -> bool:
 async def _is_out(run: Run, replica: str) -> bool:
     found = (await run.replicas()).get(replica, {})
     return found.get("health") == "unhealthy" or found.get("breaker", "closed") != "closed"
+
+
+async def _answers_soon(run: Run, url: str) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(3.0):
+            return (await ask(url, chat(run.model, tokens=1, stream=False))).outcome == GOOD
+    return False
 
 
 async def _says(run: Run, replica: str, word: str | tuple[str, ...]) -> bool:

@@ -141,8 +141,8 @@ def model_names(models: tuple[ServedModel, ...]) -> list[tuple[str, ...]]:
     groups: dict[str, list[str]] = {}
     for model in models:
         if model.parent is None:
-            groups.setdefault(model.root or model.id, []).append(model.id)
-    return [tuple(names) for names in groups.values()]
+            groups.setdefault(model.root or model.id, []).extend((model.id, *model.aliases))
+    return [tuple(dict.fromkeys(names)) for names in groups.values()]
 
 
 def _endpoint(config: Standalone, url: str, replica: str, found: Found) -> Endpoint:

@@ -47,12 +47,6 @@ def bad_page(path: str, response: Response, *, was_ready: bool) -> str:
     return f"broken: {detail}"
 
 
-def refused_request(kind: Kind, message: str) -> str:
-    """Say what a refusal in answer to a request tells about the engine; "" = nothing for good."""
-    words = _WORDS.get(kind)
-    return f"{words} ({message})" if words is not None else ""
-
-
 def stuck(running: int, since_s: float) -> str:
     """Say that requests run in an engine and nothing is computed."""
     return f"hung: {running} requests run in it, and no step was done for {since_s:.0f} s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -16,6 +17,7 @@ from routing_agent.engine.drivers import driver_for
 from routing_agent.engine.probe import authorization
 from routing_agent.engine.rounds import Rounds
 from routing_agent.http_client import CallFailed, ConnectionRefused, HttpClient, Response
+from routing_agent.wire import Endpoint
 
 log = structlog.get_logger()
 
@@ -37,6 +39,7 @@ class Scraper:
     fleet: Fleet
     client: HttpClient
     chance: Chance
+    on_page: Callable[[Endpoint, str], None] | None = None  # who else reads what was scraped
     _previous: dict[Replica, Seen] = field(default_factory=dict)
     _gone: set[Replica] = field(default_factory=set)  # their ports were closed at the last scrape
 
@@ -80,7 +83,10 @@ class Scraper:
         )
         if not response.ok:
             raise NotMetrics(refused_page(path, response))
-        return driver.read_load(response.body.decode("utf-8", "replace"))
+        page = response.body.decode("utf-8", "replace")
+        if self.on_page is not None:
+            self.on_page(replica.endpoint, page)
+        return driver.read_load(page)
 
     def _take_over(self, replica: Replica, load: EngineLoad, now: float) -> None:
         is_known = replica in self._previous

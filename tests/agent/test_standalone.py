@@ -51,6 +51,12 @@ def test_engines_of_one_model_form_one_pool():
     assert compile_table(table).faults == ()
 
 
+def test_the_aliases_an_engine_tells_are_aliases_here():
+    known = Found("llamacpp", (ServedModel("m", aliases=("m", "small")),))
+    [route] = built({URLS[0]: known}).models
+    assert (route.model, route.aliases) == ("m", ("small",))
+
+
 def test_engines_of_several_models_form_several_pools():
     table = built({URLS[0]: found("chat"), URLS[1]: found("embed", engine="openai")})
     assert [(p.model, p.endpoints[0].engine) for p in table.pools] == [

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing_agent.core.engine_errors import message_of, read_error
+from routing_agent.core.engine_traits import LINGER_S, linger_s
 from routing_agent.core.retries import failure_of
 
 SHAPES = [
@@ -74,6 +75,8 @@ def test_plain_words_are_words_and_pages_are_not():
     assert read_error(500, b"Internal Server Error").message == "Internal Server Error"
     assert read_error(502, b"<html><h1>Bad Gateway</h1>").message == ""
     assert read_error(500, b'{"x": 1}').message == ""
+    assert read_error(422, b'{"detail": [7]}').message == ""
+    assert read_error(422, b'{"detail": [{"msg": 7}]}').message == ""
 
 
 @given(st.integers(0, 599), st.binary(max_size=200))
@@ -82,3 +85,8 @@ def test_any_bytes_give_a_reading(status, body):
     assert len(error.message) <= 300
     assert failure_of(error)
     assert error.may_be_retried == (error.kind not in ("invalid", "not_found", "unauthorized"))
+
+
+def test_only_plain_answers_of_some_engines_go_on_without_their_client():
+    assert linger_s("sglang", is_stream=False) == LINGER_S["sglang"] > 0
+    assert linger_s("sglang", is_stream=True) == linger_s("vllm", is_stream=False) == 0

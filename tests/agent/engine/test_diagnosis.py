@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from routing_agent.engine import probe
 from routing_agent.engine.probe import Prober
 from routing_agent.engine.scrape import Scraper
 from routing_agent.http_client import HttpClient
@@ -349,3 +350,28 @@ async def test_facts_are_asked_once_in_a_process_life(engine, client):
     replica.note_restart(time.monotonic())
     await prober.visit(replica)
     assert engine.calls["/version"] == 2
+
+
+async def test_a_page_that_is_no_http_is_broken_not_hung(client):
+    async def garbage(_reader, writer):
+        writer.write(b"hello\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(garbage, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    replica, prober, _ = seen(Pages(port=port), client)
+    for _ in range(3):
+        await prober.visit(replica)
+    assert said(replica).startswith("broken")
+    server.close()
+
+
+async def test_an_engine_that_keeps_refusing_the_proof_stays_out(engine, client, monkeypatch):
+    monkeypatch.setattr(probe, "PROOF_LIMIT_S", 0.1)
+    replica, prober, _ = seen(engine, client)
+    await prober.visit(replica)
+    replica.note_doubt("answers", "draining")
+    engine.hang.add("/v1/completions")
+    await prober.visit(replica)
+    assert engine.calls["/v1/completions"]
+    assert replica.exclusion(0.0) == "draining"
