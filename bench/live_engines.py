@@ -36,6 +36,8 @@ from routing_agent.http_client import CallFailed, HttpClient
 LONG = 1500
 CLIENTS = 8
 GOOD = "ok"
+BUSY = (429, 503)  # an engine with a bounded queue says so while the other one is away
+BUSY_PAUSE_S = 1.0
 FREED_LIMIT_S = 30.0
 RETURN_LIMIT_S = 400.0
 
@@ -291,6 +293,8 @@ async def kill(run: Run) -> None:
         while not over.is_set():
             ending = await ask(run.agent, chat(run.model, tokens=tokens, stream=number % 4 != 0))
             endings.append(ending)
+            if ending.status in BUSY:
+                await asyncio.sleep(BUSY_PAUSE_S)  # what Retry-After asks for
             if ending.outcome == GOOD and ending.text != golden[tokens]:
                 wrong.append(ending)
 
@@ -335,7 +339,9 @@ def _account(run: Run, endings: list[Ending], wrong: list[Ending], killed_at: fl
              "504 engine_too_slow")  # fmt: skip
     bad = [
         e for e in endings
-        if e.outcome != GOOD and not (e.outcome in typed and id(e) in carried_ids)
+        if e.outcome != GOOD
+        and e.status not in BUSY
+        and not (e.outcome in typed and id(e) in carried_ids)
     ]  # fmt: skip
     run.note(
         f"SIG{run.options.signal} under {run.options.clients} clients: {len(endings)} requests",
