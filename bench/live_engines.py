@@ -340,7 +340,7 @@ def _account(run: Run, endings: list[Ending], wrong: list[Ending], killed_at: fl
     bad = [
         e for e in endings
         if e.outcome != GOOD
-        and e.status not in BUSY
+        and (e.status not in BUSY or "no_replica" in e.outcome)
         and not (e.outcome in typed and id(e) in carried_ids)
     ]  # fmt: skip
     run.note(
