@@ -13,7 +13,7 @@ import random
 import signal
 import ssl
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ from routing_agent.otlp import SpanExporter
 from routing_agent.proxy.server import Proxy
 from routing_agent.records import RecentRecords
 from routing_agent.standalone import Discovery
-from routing_agent.wire import RequestRecord, RoutingTable
+from routing_agent.wire import Endpoint, RequestRecord, RoutingTable
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -112,7 +112,10 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
                 return
             verifier = gate.verifier = gate.verifier or life.trust(identity)
             reporter = life.reporter(identity, verifier, proxy)
-            loops = parts.watchers() | {"reporter": reporter.run(), "gpus": life.watch_gpus()}
+            loops = parts.watchers(life.on_page) | {
+                "reporter": reporter.run(),
+                "gpus": life.watch_gpus(),
+            }
             await run_until_drained(loops, proxy, parts.config.drain_limit_s, stop)
             await life.say_goodbye()
 
@@ -239,10 +242,12 @@ class Parts:
     def _count_record(self, record: RequestRecord) -> None:
         self.metrics.records[f"kept_{record.kept}"] += 1
 
-    def watchers(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Give the loops that watch engines."""
+    def watchers(
+        self, on_page: Callable[[Endpoint, str], None] | None = None
+    ) -> dict[str, Coroutine[Any, Any, None]]:
+        """Give the loops that watch engines; `on_page` gets what they scrape."""
         prober = Prober(self.fleet, self.engine_client, self.chance)
-        scraper = Scraper(self.fleet, self.engine_client, self.chance)
+        scraper = Scraper(self.fleet, self.engine_client, self.chance, on_page)
         loops = {"prober": prober.run(), "scraper": scraper.run()}
         if self.certificate is not None:
             loops["certificate"] = self.certificate.watch()

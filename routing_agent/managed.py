@@ -29,10 +29,10 @@ from routing_agent.control.spool import UsageSpool
 from routing_agent.control.traffic import TrafficPort
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
-from routing_agent.gpu import GpuReader
+from routing_agent.gpu import GpuReader, SimulatedReadings
 from routing_agent.http_client import HttpClient
 from routing_agent.metrics import FinishedRequest, Metrics
-from routing_agent.wire import NodeFacts, RegisterRequest, RequestRecord, RoutingTable
+from routing_agent.wire import Endpoint, NodeFacts, RegisterRequest, RequestRecord, RoutingTable
 
 log = structlog.get_logger()
 
@@ -65,6 +65,7 @@ class ManagedLife:
     receiver: Receiver = field(init=False)
     _spool: UsageSpool = field(init=False)
     _records: RecordSpool = field(init=False)
+    on_page: Callable[[Endpoint, str], None] | None = None  # takes what is scraped
     _gpus: GpuReader = field(init=False)
     _node: NodeFacts = field(init=False)
     _reporter: Reporter | None = None
@@ -80,7 +81,9 @@ class ManagedLife:
         )
         self._spool = UsageSpool(folder / "usage.jsonl")
         self._records = RecordSpool(folder / "requests.jsonl")
-        self._gpus = GpuReader(self.role.simulated_gpus)
+        readings = SimulatedReadings(self.role.name) if self.role.simulated_gpus else None
+        self.on_page = readings.note_page if readings else None
+        self._gpus = GpuReader(self.role.simulated_gpus, readings)
         self._read_gpus()
         return self
 

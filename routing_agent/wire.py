@@ -120,6 +120,7 @@ class Endpoint(Message, frozen=True, kw_only=True):
     ready_at: float = 0.0  # start of the slow-start ramp; 0 = long ago
     kv_capacity_tokens: Count | None = None
     adapters: tuple[str, ...] = ()  # resident LoRA adapters
+    gpus: tuple[Count, ...] = ()  # indices of its node's GPUs that it holds
 
 
 class Pool(Message, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Any
 from stack import credentials, services
 from stack.layout import Places
 from stack.report import ProblemError, step
-from stack.services import AGENTS, Plan
+from stack.services import AGENTS, Plan, node_name
 
 FACTS = "bootstrap.json"
 
@@ -32,7 +32,7 @@ def bootstrap_words(plan: Plan) -> list[str]:
         words.append("--demo")
     for number in range(1, AGENTS + 1):
         traffic, admin = plan.ports.traffic(number), plan.ports.admin(number)
-        words += ["--agent", f"agent-{number}:{traffic}:{admin}"]
+        words += ["--agent", f"{node_name(number)}:{traffic}:{admin}"]
     for number, model in plan.engines.items():
         words += ["--engine", f"{plan.ports.engine(number)}:{model}"]
     return words

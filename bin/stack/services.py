@@ -10,10 +10,11 @@ from typing import Any
 
 from stack.layout import Places, Ports
 
-AGENTS = 2
+AGENTS = 2  # services agent-1 and so on, one each on nodes node-1 and so on
 CHAT_MODEL = "llama-3.1-8b-instruct"
 EMBEDDING_MODEL = "bge-m3"
 SIMULATED_GPUS = "2,A100-SXM4-80GB,80GiB"  # of each demo node; real nodes ask the driver
+KV_BLOCKS = "4000"  # of 16 tokens: small, so that the sample traffic visibly fills the KV cache
 ENGINE_MODELS = (CHAT_MODEL, CHAT_MODEL, CHAT_MODEL, EMBEDDING_MODEL)
 
 # What an agent or an engine must never see: the way to the database, to Redis and to sessions.
@@ -197,13 +198,18 @@ def _prometheus(plan: Plan, places: Places, binary: Path) -> Service:
     )  # fmt: skip
 
 
+def node_name(number: int) -> str:
+    """Give the name of an agent's node, as the console shows it."""
+    return f"node-{number}"
+
+
 def _agent(plan: Plan, places: Places, number: int) -> Service:
-    name = f"agent-{number}"
-    home = places.var / "agents" / name
+    node = node_name(number)
+    home = places.var / "agents" / node
     return Service(
-        name=name,
+        name=f"agent-{number}",
         command=(str(places.python), "-m", "routing_agent", "agent",
-                 "--control-plane", plan.console, "--name", name,
+                 "--control-plane", plan.console, "--name", node,
                  "--state-dir", str(home), "--token-file", str(home / "registration-token"),
                  "--adopt",  # moves along with a new database; once per token
                  "--port", str(plan.ports.traffic(number)),
@@ -225,7 +231,7 @@ def _engine(plan: Plan, places: Places, number: int, model: str) -> Service:
         name=f"engine-{number}",
         command=(str(places.python), "-m", "routing_agent", "simulate-engine",
                  "--port", str(port), "--model", model,
-                 *(["--embedding"] if model == EMBEDDING_MODEL else [])),
+                 *(["--embedding"] if model == EMBEDDING_MODEL else ["--kv-blocks", KV_BLOCKS])),
         probe=Probe(kind="http", target=local(port, "/health")),
         url=local(port),
         environment=data_plane_environment(),

@@ -58,6 +58,7 @@ class ReplicaRow:
     weight: float = 1.0
     ready_at: float = 0.0  # Unix seconds; 0 = never
     ejected_by_operator: bool = False
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +254,7 @@ def _endpoint(row: ReplicaRow) -> wire.Endpoint:
         zone=row.zone,
         weight=row.weight,
         ready_at=row.ready_at,
+        gpus=row.gpus,
     )
 
 

@@ -210,6 +210,7 @@ def _replica_row(replica: Replica) -> ReplicaRow:
         weight=replica.weight,
         ready_at=replica.ready_at.timestamp() if replica.ready_at else 0.0,
         ejected_by_operator=replica.ejected_by_operator,
+        gpus=tuple(sorted(replica.gpu_indices)),
     )
 
 

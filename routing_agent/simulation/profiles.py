@@ -23,6 +23,8 @@ class Profile:
     step_token_budget: int
     context_tokens: int
     prefix_cache: bool = True
+    weights_bytes: int = 15_231_233_024  # of Qwen2.5-7B in bf16
+    kv_bytes_per_token: int = 57_344
 
     def __post_init__(self) -> None:
         """Refuse a profile that no engine could have."""
@@ -79,6 +81,8 @@ A100_EMBEDDING = Profile(
     step_token_budget=8192,
     context_tokens=8192,
     prefix_cache=False,
+    weights_bytes=1_135_509_504,
+    kv_bytes_per_token=98_304,
 )
 
 PROFILES = {"a100-80gb-qwen2.5-7b": A100_QWEN_7B, "a100-80gb-embedding": A100_EMBEDDING}

@@ -145,7 +145,8 @@ class Routes:
         connection.send_json(200, {"version": VERSION})
 
     def _metrics(self, request: HttpRequest, connection: Connection) -> None:
-        page = self._engine.telemetry.page(asleep=self._engine.faults.asleep)
+        engine = self._engine
+        page = engine.telemetry.page(asleep=engine.faults.asleep, now=engine.now())
         connection.send(200, page.encode(), "text/plain; version=1.0.0; charset=utf-8")
 
     def _models(self, request: HttpRequest, connection: Connection) -> None:

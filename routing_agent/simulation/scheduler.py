@@ -72,6 +72,7 @@ class Counters:
     prefix_cache_hits: int = 0
     preemptions: int = 0
     steps: int = 0
+    busy_s: float = 0.0  # steps that were begun; see `Scheduler.busy_s`
 
 
 class Scheduler:
@@ -103,6 +104,11 @@ class Scheduler:
     def kv_usage(self) -> float:
         """What share of the KV blocks sequences hold, 0 to 1."""
         return self.pool.used / self.pool.capacity
+
+    def busy_s(self, now: float) -> float:
+        """Tell how long it has computed since it started."""
+        to_come = max(0.0, self._due - now) if self._plan and self._due is not None else 0.0
+        return self.counters.busy_s - to_come
 
     def cached_tokens(self, request_id: str) -> int:
         """Tell how many prompt tokens of a live request came from the prefix cache."""
@@ -157,7 +163,9 @@ class Scheduler:
         if not self._plan:
             self._due = None
             return
-        self._due = start + self._duration_s() * self.slowdown
+        duration_s = self._duration_s() * self.slowdown
+        self._due = start + duration_s
+        self.counters.busy_s += duration_s
 
     def _plan_running(self, start: float, events: list[Event]) -> int:
         budget = self.profile.step_token_budget

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from routing_agent.gpu import SIMULATED_GPU_MEMORY_USED, SIMULATED_GPU_UTILIZATION
 from routing_agent.simulation.exposition import (
     FIRST_TOKEN_S,
     PER_TOKEN_S,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from routing_agent.simulation.engine import Job
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+BUSY_OVER_S = 5.0  # the GPU's utilisation is its busy share over this long
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -37,6 +40,7 @@ class Telemetry:
         self._labels = label_text(engine="0", model_name=model)
         self._created = time.time()
         self._finished = dict.fromkeys(FINISH_REASONS, 0)
+        self._looks: deque[tuple[float, float]] = deque()  # at the engine's time: busy so far
         self._build_histograms(token_bounds(scheduler.profile.context_tokens))
 
     def _build_histograms(self, tokens: tuple[float, ...]) -> None:
@@ -103,11 +107,34 @@ class Telemetry:
             self.asked.observe(job.max_tokens)
             self.per_token.observe((at - first) / max(1, job.generated - 1))
 
-    def page(self, *, asleep: bool) -> str:
-        """Render the whole page."""
-        return (
-            "\n".join([*_process(), *self._gauges(asleep), *self._counters(), *self._info()]) + "\n"
+    def page(self, *, asleep: bool, now: float) -> str:
+        """Render the whole page, at the engine's time `now`."""
+        lines = [*_process(), *self._gauges(asleep), *self._counters(), *self._info()]
+        return "\n".join([*lines, *self._gpu(now)]) + "\n"
+
+    def _gpu(self, now: float) -> Iterator[str]:
+        """Tell of the GPU that this engine would have; the agent takes it for simulated."""
+        scheduler, profile = self._scheduler, self._scheduler.profile
+        kv_tokens = scheduler.pool.used * profile.block_tokens
+        yield from gauge(
+            SIMULATED_GPU_UTILIZATION,
+            "Busy share of the simulated GPU over the last seconds.",
+            [("", self._busy_share(now))],
         )
+        yield from gauge(
+            SIMULATED_GPU_MEMORY_USED,
+            "Memory of the simulated GPU in use: weights and KV cache.",
+            [("", profile.weights_bytes + kv_tokens * profile.kv_bytes_per_token)],
+        )
+
+    def _busy_share(self, now: float) -> float:
+        busy_s = self._scheduler.busy_s(now)
+        looks = self._looks
+        while len(looks) > 1 and now - looks[1][0] >= BUSY_OVER_S:
+            looks.popleft()
+        looks.append((now, busy_s))
+        at, before_s = looks[0]
+        return min(1.0, max(0.0, (busy_s - before_s) / (now - at))) if now > at else 0.0
 
     def _gauges(self, asleep: bool) -> Iterator[str]:
         scheduler, labels = self._scheduler, self._labels

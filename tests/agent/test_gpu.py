@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from routing_agent import gpu
-from routing_agent.gpu import GpuReader, Readings, SimulatedGpus
+from routing_agent.gpu import GpuReader, Readings, SimulatedGpus, SimulatedReadings
+from routing_agent.wire import Endpoint
 
 
 class NoDriver(Exception):
@@ -99,3 +100,35 @@ def test_simulated_gpus_say_so():
         (1, True, None),
     ]
     reader.close()
+
+
+PAGE = (
+    "# TYPE simulated_gpu_utilization_ratio gauge\nsimulated_gpu_utilization_ratio 0.25\n"
+    "# TYPE simulated_gpu_memory_used_bytes gauge\nsimulated_gpu_memory_used_bytes 40.0\n"
+)
+
+
+def test_a_simulated_gpus_readings_are_those_of_the_engine_that_holds_it():
+    readings = SimulatedReadings("node-1")
+    readings.note_page(Endpoint(replica="r1", url="http://e1", node="node-1", gpus=(1,)), PAGE)
+    reader = GpuReader(SimulatedGpus(count=2, model="H100", memory_bytes=80), readings)
+    idle, held = reader.read().gpus
+    assert (held.utilization_ratio, held.memory_used_bytes, held.simulated) == (0.25, 40, True)
+    assert (idle.utilization_ratio, idle.memory_used_bytes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("node", "page"),
+    [("node-2", PAGE), ("node-1", "vllm:num_requests_running 0\n")],
+)
+def test_another_nodes_engine_and_a_real_engine_tell_nothing(node, page):
+    readings = SimulatedReadings("node-1")
+    readings.note_page(Endpoint(replica="r1", url="http://e1", node=node, gpus=(0,)), page)
+    assert readings.fresh() == {}
+
+
+def test_the_reading_of_an_engine_that_fell_silent_is_no_reading(monkeypatch):
+    monkeypatch.setattr(gpu, "OLD_AFTER_S", 0.0)
+    readings = SimulatedReadings("node-1")
+    readings.note_page(Endpoint(replica="r1", url="http://e1", node="node-1", gpus=(0,)), PAGE)
+    assert readings.fresh() == {}
