@@ -88,8 +88,8 @@ class Exchange:
         self.request_id = given if given is not None and ids.is_sound(given) else self.own_id
         self.caller: KeyOwner = incoming.caller
         self._body = incoming.body
-        if b"traceparent" in incoming.headers or b"tracestate" in incoming.headers:
-            self.came_with = tracing.take(incoming.headers)
+        if b"traceparent" in incoming.headers:
+            self.came_with = tracing.caller(incoming.headers)
         if is_in_share(self.request_id, proxy.keep_below):
             self.is_sampled = True
         elif self.came_with is not None:

@@ -16,7 +16,6 @@ TO_ENGINE: Final = frozenset(
         b"anthropic-version",
         b"baggage",
         b"openai-beta",
-        b"tracestate",
         b"user-agent",
     }
 )
@@ -30,6 +29,7 @@ READ: Final = frozenset(
         b"content-type",
         b"expect",
         b"traceparent",
+        b"tracestate",  # sent on with the context it belongs to
         b"transfer-encoding",
         b"x-api-key",
         b"x-request-id",

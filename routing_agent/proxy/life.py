@@ -64,7 +64,7 @@ def record_of(
         received_at=_ms(life.received_at + clock),
         kept=why_kept(done.status, traced=traced),
         trace_id=(exchange.own_id if came_with is None else came_with.trace_id).decode(),
-        span_id=tracing.span_id(exchange.own_id, tracing.SERVER_SPAN).decode(),
+        span_id=tracing.span_id(exchange.own_id, tracing.SERVER_SPAN, came_with).decode(),
         parent_span_id="" if came_with is None else came_with.span_id.decode(),
         tenant=done.tenant,
         api_key=done.api_key,
@@ -76,7 +76,7 @@ def record_of(
         detail=_detail(exchange, tries),
         decision=_decision(exchange),
         stages=tuple(_stage(stretch, clock) for stretch in stages_of(life)),
-        attempts=tuple(_attempt(one, clock, exchange.own_id) for one in tries),
+        attempts=tuple(_attempt(one, clock, exchange) for one in tries),
         prompt_tokens=done.prompt_tokens,
         cached_prompt_tokens=done.cached_prompt_tokens,
         output_tokens=done.output_tokens,
@@ -154,7 +154,7 @@ def _stage(stretch: Stretch, clock: float) -> wire.StageRecord:
     )
 
 
-def _attempt(one: Try, clock: float, own_id: bytes) -> wire.AttemptRecord:
+def _attempt(one: Try, clock: float, exchange: Exchange) -> wire.AttemptRecord:
     return wire.AttemptRecord(
         replica=one.replica,
         at=_ms(one.started_at + clock),
@@ -164,7 +164,7 @@ def _attempt(one: Try, clock: float, own_id: bytes) -> wire.AttemptRecord:
         outcome=one.outcome,
         reason=one.reason,
         next=one.next,
-        span_id=tracing.span_id(own_id, one.number).decode(),
+        span_id=tracing.span_id(exchange.own_id, one.number, exchange.came_with).decode(),
     )
 
 

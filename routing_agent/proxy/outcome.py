@@ -38,6 +38,8 @@ def request_head(exchange: Exchange, engine_lines: bytes, length: int) -> bytes:
     incoming = exchange.incoming
     given = incoming.headers
     passed = b"".join([b"%b: %b\r\n" % (n, given[n]) for n in given if n in headers.TO_ENGINE])
+    if exchange.came_with is not None:
+        passed += exchange.came_with.state_line
     return (
         b"POST %b HTTP/1.1\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n"
         b"x-request-id: %b\r\ntraceparent: %b\r\n%b\r\n"
@@ -47,10 +49,7 @@ def request_head(exchange: Exchange, engine_lines: bytes, length: int) -> bytes:
         length,
         exchange.request_id,
         tracing.traceparent(
-            exchange.own_id,
-            exchange.attempts,
-            exchange.came_with,
-            is_sampled=exchange.is_sampled,
+            exchange.own_id, exchange.attempts, exchange.came_with, exchange.is_sampled
         ),
         passed,
     )

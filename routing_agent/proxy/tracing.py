@@ -7,6 +7,7 @@ state that came with it is dropped.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 _TRACEPARENT: Final = re.compile(
@@ -20,6 +21,8 @@ STATE_BYTES: Final = 512
 STATE_MEMBERS: Final = 32
 _SAMPLED: Final = 1
 _NTH: Final = b"0123456789abcdef"
+# The usual case, with as few steps as possible: no caller's context, not sampled.
+_PLAIN: Final = tuple(b"00-%%b-%c%%b-00" % digit for digit in _NTH)
 
 SERVER_SPAN: Final = 0  # of a request's spans; its attempts count from 1
 
@@ -27,34 +30,44 @@ SERVER_SPAN: Final = 0  # of a request's spans; its attempts count from 1
 class Caller:
     """A caller's own trace context."""
 
-    __slots__ = ("is_sampled", "span_id", "trace_id")
+    __slots__ = ("is_sampled", "span_id", "state_line", "trace_id")
 
     def __init__(self, trace_id: bytes, span_id: bytes, *, is_sampled: bool) -> None:
         self.trace_id = trace_id
         self.span_id = span_id
         self.is_sampled = is_sampled
+        self.state_line = b""  # the header line that goes on to the engine
 
 
-def caller(traceparent: bytes | None) -> Caller | None:
+def caller(headers: Mapping[bytes, bytes]) -> Caller | None:
     """Read a caller's context; `None` if it sent none that is valid."""
-    if traceparent is None:
-        return None
-    found = _TRACEPARENT.fullmatch(traceparent)
+    found = _TRACEPARENT.fullmatch(headers.get(b"traceparent", b""))
     if found is None or (found[1] == b"00" and found[5] is not None):
         return None
-    return Caller(found[2], found[3], is_sampled=bool(int(found[4], 16) & _SAMPLED))
+    made = Caller(found[2], found[3], is_sampled=bool(int(found[4], 16) & _SAMPLED))
+    state = headers.get(b"tracestate")
+    if state is not None and is_sound_state(state):
+        made.state_line = b"tracestate: %b\r\n" % state
+    return made
 
 
-def span_id(own_id: bytes, nth: int) -> bytes:
-    """Give the id of a request's nth span: half of it is random, half counts requests."""
+def span_id(own_id: bytes, nth: int, came_with: Caller | None) -> bytes:
+    """Give the id of a request's nth span.
+
+    In a trace of its own the count of requests is enough; among a caller's spans half is random.
+    """
+    if came_with is None:
+        return b"%c%b" % (_NTH[nth], own_id[17:])
     return b"%b%c%b" % (own_id[:7], _NTH[nth], own_id[24:])
 
 
-def traceparent(own_id: bytes, nth: int, came_with: Caller | None, *, is_sampled: bool) -> bytes:
+def traceparent(own_id: bytes, nth: int, came_with: Caller | None, is_sampled: bool) -> bytes:
     """Give the context an engine gets: the caller's trace or a new one, our span as its parent."""
+    if came_with is None and not is_sampled:
+        return _PLAIN[nth] % (own_id, own_id[17:])
     trace_id = own_id if came_with is None else came_with.trace_id
     flags = b"01" if is_sampled else b"00"
-    return b"00-%b-%b%c%b-%b" % (trace_id, own_id[:7], _NTH[nth], own_id[24:], flags)
+    return b"00-%b-%b-%b" % (trace_id, span_id(own_id, nth, came_with), flags)
 
 
 def is_sound_state(tracestate: bytes) -> bool:
@@ -67,12 +80,3 @@ def is_sound_state(tracestate: bytes) -> bool:
         and all(_MEMBER.fullmatch(member) for member in members)
         and len({member.partition(b"=")[0] for member in members}) == len(members)
     )
-
-
-def take(headers: dict[bytes, bytes]) -> Caller | None:
-    """Read the caller's context out of a request's headers; unsound state is dropped from them."""
-    found = caller(headers.get(b"traceparent"))
-    state = headers.get(b"tracestate")
-    if state is not None and (found is None or not is_sound_state(state)):
-        del headers[b"tracestate"]
-    return found

@@ -272,6 +272,19 @@ async def test_our_span_stands_between_the_callers_and_the_engines(rig: Kept) ->
     assert parent not in (record.span_id, record.parent_span_id)  # the attempt's span
     assert (own.trace_id, own.parent_span_id) == (own.uid, "")
     assert len(own.span_id) == 16
+    again = rig.engines[0].calls[1].header("traceparent") or ""
+    assert again == f"00-{own.trace_id}-{own.attempts[0].span_id}-01"
+    assert own.attempts[0].span_id != own.span_id
+
+
+async def test_a_request_that_is_not_sampled_says_so_to_the_engine(rig: Kept) -> None:
+    rig.proxy.keep_below = 0
+    await rig.start()
+    await rig.ask(chat())
+    await rig.ask(chat(), traceparent=UNTRACED)
+    first, second = (call.header("traceparent") or "" for call in rig.engines[0].calls)
+    assert (len(first), first[-3:], second[-3:]) == (55, "-00", "-00")
+    assert second[3:35] == UNTRACED[3:35]
 
 
 @pytest.mark.parametrize(
