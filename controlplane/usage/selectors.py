@@ -51,10 +51,10 @@ def why_missing(request_id: str) -> str:
 def what_is_kept() -> str:
     """Say which requests are kept, and for how long."""
     days: int = settings.REQUEST_RETENTION_DAYS
+    share = f"{wire.SAMPLE_RATIO * 100:g} %"
     return (
-        f"All failures are kept, requests whose caller traces them, and {wire.SAMPLE_RATIO * 100:g} % of "
-        "the rest (unless agents were started with another --sample-ratio), for "
-        f"{days} days."
+        f"All failures are kept, requests whose caller traces them, and {share} of the rest "
+        f"(unless agents were started with another --sample-ratio), for {days} days."
     )
 
 

@@ -75,14 +75,14 @@ def stages_of(life: Life) -> list[Stretch]:
 def _stretches(life: Life) -> Iterator[Stretch]:
     """Give what follows what, by the ends."""
     first = life.tries[0].started_at if life.tries else life.ended_at
-    if life.queued_at is None:
+    if life.queued_at is None or life.queued_at > first:  # queued again, for another attempt
         yield Stretch("RECEIVED", 0.0, first)
     else:
         yield Stretch("RECEIVED", 0.0, life.queued_at)
         yield Stretch("QUEUED", 0.0, first, "no replica had room")
     for number, one in enumerate(life.tries, 1):
         if number > 1:
-            yield Stretch("QUEUED", 0.0, one.started_at, f"pause before attempt {number}")
+            yield Stretch("QUEUED", 0.0, one.started_at, f"before attempt {number}")
         yield from _of_try(one)
 
 
