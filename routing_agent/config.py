@@ -58,7 +58,6 @@ POOL_OPTIONS: tuple[tuple[str, str, str], ...] = (
 NOT_YET: Mapping[str, str] = {
     "--workers": "more than one worker process",
     "--profile-blocks": "prefix profiles",
-    "--broken-stream": "continuing broken streams on another replica",
     "--overload-policy": "falling back to another pool without a control plane",
 }
 
@@ -327,8 +326,6 @@ def pool_settings(values: Mapping[str, Any]) -> PoolSettings:
         raise ConfigError(f"--policy {given['policy']}: this version knows {names}")
     if "profile_blocks" in given:
         raise not_yet("--profile-blocks")
-    if given.get("broken_stream") == "continue":
-        raise not_yet("--broken-stream")
     try:
         return msgspec.convert(given, PoolSettings, strict=False)
     except msgspec.ValidationError as error:

@@ -21,6 +21,7 @@ from routing_agent.proxy.stream import (
     usage_of_body,
     usage_of_tail,
 )
+from routing_agent.proxy.transcript import Transcript
 from routing_agent.proxy.upstream import EngineConnection
 
 # A plain answer up to this size is sent once it is whole, so that a broken one can be retried.
@@ -141,13 +142,21 @@ class StreamAnswer:
     """An answer as server-sent events."""
 
     __slots__ = ("_client", "_held", "_own", "choices", "has_begun", "reader", "size_bytes",
-                 "status")  # fmt: skip
+                 "status", "transcript")  # fmt: skip
 
-    def __init__(self, client: Client, own_headers: bytes, *, strip_usage: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        own_headers: bytes,
+        *,
+        strip_usage: bool,
+        transcript: Transcript | None = None,
+    ) -> None:
         self._client = client
         self._own = own_headers
         self._held = b""
         self.choices = 1  # how many the request asked for
+        self.transcript = transcript  # `None`: if it breaks, it ends
         self.reader = EventReader(strip_usage=strip_usage)
         self.has_begun = False
         self.status = _OK
@@ -186,7 +195,7 @@ class StreamAnswer:
             self._end(connection, data)
             return None
         if data and self.has_begun:
-            self._client.send(data)
+            self._send(connection, data)
         return self._engine_error() if reader.error is not None else _UNFINISHED
 
     def finish_cut(self, connection: EngineConnection) -> bool:
@@ -200,7 +209,10 @@ class StreamAnswer:
 
     def _send(self, connection: EngineConnection, data: bytes) -> None:
         if self.has_begun:
-            self._client.send(data)
+            if self.transcript is not None:
+                data = self.transcript.through(data)
+            if data:
+                self._client.send(data)
         elif self.reader.has_token or self.reader.is_complete:
             self._begin(connection, data)
         else:  # comments, or a role without a word: no proof of an answer yet
@@ -209,11 +221,16 @@ class StreamAnswer:
     def _begin(self, connection: EngineConnection, data: bytes) -> None:
         self.has_begun = True
         lines = headers.to_client(connection.headers) + self._own
-        self._client.begin(_OK, lines, length=None, data=self._held + data)
+        data = self._held + data
         self._held = b""
+        if self.transcript is not None:
+            data = self.transcript.through(data)
+        self._client.begin(_OK, lines, length=None, data=data)
 
     def _end(self, connection: EngineConnection, data: bytes) -> None:
         if self.has_begun:
+            if self.transcript is not None:
+                data = self.transcript.through(data)
             self._client.end(data)
         else:
             self._begin(connection, data)
@@ -236,13 +253,61 @@ _UNFINISHED: Final = Failed("broken", "the stream ended without a finish reason"
 _ABORTED_ANSWER: Final = Failed("engine_error", "it gave up on the request (finish reason abort)")
 
 
+class ContinuedAnswer(StreamAnswer):
+    """The rest of a stream that another engine began: its head and its beginning are sent."""
+
+    __slots__ = ("_earlier", "_refusal")
+    transcript: Transcript
+
+    def __init__(self, client: Client, transcript: Transcript, *, strip_usage: bool) -> None:
+        super().__init__(client, b"", strip_usage=strip_usage, transcript=transcript)
+        self.has_begun = True
+        self._earlier = transcript.earlier_tokens
+        self._refusal = b""
+
+    @property
+    def usage(self) -> Usage | None:
+        """The figures of the whole stream."""
+        return self.transcript.usage(self.reader.usage, self._earlier)
+
+    @property
+    def events(self) -> int:
+        """Tokens of the whole stream, as far as events tell."""
+        return self.transcript.earlier_tokens + self.transcript.tokens
+
+    def arrived(self, connection: EngineConnection) -> Failed | None:
+        """Pass the rest on; anything but a stream means that this engine cannot write it."""
+        if _is_stream(connection):
+            return super().arrived(connection)
+        self._refusal += connection.take()
+        if not connection.is_complete and len(self._refusal) < HOLD_BYTES:
+            return None
+        failed = _failed_status(connection, self._refusal)
+        return failed if connection.status in FAILURE_OF_STATUS else _cannot(failed)
+
+
+def _cannot(failed: Failed) -> Failed:
+    return Failed("refused", f"it did not continue the text: {failed.detail}", failed.status)
+
+
 def answer_for(
-    connection: EngineConnection, client: Client, own_headers: bytes, *, strip_usage: bool
+    connection: EngineConnection,
+    client: Client,
+    own_headers: bytes,
+    *,
+    strip_usage: bool,
+    transcript: Transcript | None = None,
 ) -> PlainAnswer | StreamAnswer:
     """Give the way to relay the answer whose head has come."""
-    if connection.status == _OK and connection.content_type.startswith(EVENT_STREAM):
-        return StreamAnswer(client, own_headers, strip_usage=strip_usage)
+    if transcript is not None and transcript.is_continuing:
+        return ContinuedAnswer(client, transcript, strip_usage=strip_usage)
+    if _is_stream(connection):
+        return StreamAnswer(client, own_headers, strip_usage=strip_usage, transcript=transcript)
     return PlainAnswer(client, own_headers)
+
+
+def _is_stream(connection: EngineConnection) -> bool:
+    return connection.status == _OK and connection.content_type.startswith(EVENT_STREAM)
 
 
 def _failed_status(connection: EngineConnection, body: bytes) -> Failed:

@@ -15,6 +15,7 @@ from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
 from routing_agent.proxy.answer import Client, Failed, PlainAnswer, StreamAnswer, answer_for
 from routing_agent.proxy.request import ParsedRequest
+from routing_agent.proxy.transcript import Transcript
 from routing_agent.proxy.upstream import EngineConnection, EngineLink
 
 # A kept-alive connection that dies this soon after a request was written to it, without a byte of
@@ -39,6 +40,7 @@ class Owner(Protocol):
 
     strip_usage: bool
     request: ParsedRequest | None
+    transcript: Transcript | None
 
     @property
     def client(self) -> Client:
@@ -181,7 +183,11 @@ class Attempt:
         if answer is None:
             owner = self.owner
             answer = self.answer = answer_for(
-                connection, owner.client, owner.own_headers(), strip_usage=owner.strip_usage
+                connection,
+                owner.client,
+                owner.own_headers(),
+                strip_usage=owner.strip_usage,
+                transcript=owner.transcript,
             )
             if owner.request is not None and isinstance(answer, StreamAnswer):
                 answer.choices = owner.request.choices

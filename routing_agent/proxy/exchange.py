@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from routing_agent.core.choose import Choice, RouteRequest, choose, exclusion
+from routing_agent.core.choose import FULL, Choice, RouteRequest, choose, exclusion
+from routing_agent.core.continuation import CONTINUED_PATHS, can_continue, judge_continuation
 from routing_agent.core.deadlines import Limit, Phase, first_byte_limit_s, next_deadline
 from routing_agent.core.explain import candidates_of
 from routing_agent.core.fleet import PoolState
@@ -23,12 +24,13 @@ from routing_agent.core.stages import Try
 from routing_agent.core.table import KeyOwner
 from routing_agent.core.waiting import line_limit
 from routing_agent.metrics import FinishedRequest
-from routing_agent.proxy import admission, ids, life, outcome, tracing
-from routing_agent.proxy.answer import Failed
+from routing_agent.proxy import admission, continuation, ids, life, outcome, tracing
+from routing_agent.proxy.answer import Failed, StreamAnswer
 from routing_agent.proxy.attempt import Attempt, Verdict
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.request import USAGE_ON_REQUEST, ParsedRequest, RequestRefused, parse
 from routing_agent.proxy.splice import rewrite
+from routing_agent.proxy.transcript import Transcript
 
 if TYPE_CHECKING:
     from routing_agent import wire
@@ -56,6 +58,8 @@ class Exchange:
     attempt: Attempt | None = None
     attempts = 0
     strip_usage = False
+    transcript: Transcript | None = None  # kept where a broken stream is to be continued
+    first_token_at: float | None = None  # by an engine before the one that writes now
     queue_wait_s = 0.0
     # For the record of a request that is kept.
     came_with: tracing.Caller | None = None
@@ -67,6 +71,7 @@ class Exchange:
     was_sent = False  # the attempt that we stopped had its connection
     deadline = NEVER
     is_queued = False
+    _client_is_full = False
     _end_at = NEVER
     _failed: Failed | None = None  # what the last attempt met
     _fallen_back = False
@@ -129,6 +134,8 @@ class Exchange:
         settings = destination.pool.settings
         self._end_at = now + settings.end_to_end_limit_s
         self._stall_s = settings.stall_limit_s
+        if settings.broken_stream == "continue" and request.is_stream and path in CONTINUED_PATHS:
+            self.transcript = Transcript(path)
         destination.pool.budget.earn()
 
     @property
@@ -163,9 +170,9 @@ class Exchange:
             if self._fallen_back:
                 choice.route = "fallback"
             self._bind(choice, now)
-        elif pool.pool.overload == "fallback" and self._fall_back(pool):
+        elif pool.pool.overload == "fallback" and not self.has_begun and self._fall_back(pool):
             self._dispatch(now)
-        elif self._failed is not None and not choice.is_full:
+        elif self._failed is not None and not (choice.is_full and pool.pool.overload == "queue"):
             self._give_up(self._failed)
         elif not choice.is_full:
             message = f"No replica of pool '{pool.pool.name}' can take this request: "
@@ -201,7 +208,7 @@ class Exchange:
             return
         self._ticket = line.join(self, priority=priority)
         self.is_queued = True
-        if self.queued_at is None:
+        if self.queued_at is None or self.has_begun:
             self.queued_at = now
         self._enter("queued", self.queued_at)
 
@@ -240,6 +247,8 @@ class Exchange:
         assert request is not None and attempt is not None  # noqa: S101, PT018 - set by callers
         served = attempt.replica.endpoint.served_model or pool.pool.model
         body = self._body
+        if self.transcript is not None and self.transcript.is_continuing:
+            body = continuation.extended(body, self.transcript, attempt.replica.endpoint.engine)
         if self.strip_usage or served != request.model:
             model = served if served != request.model else None
             body = rewrite(body, model=model, ask_usage=self.strip_usage)
@@ -271,6 +280,8 @@ class Exchange:
         self.deadline = monotonic() + limit_s
         if self.deadline > self._end_at:
             self.deadline, self._limit = self._end_at, "end_to_end"
+        if self._client_is_full:
+            self.client_is_full()
 
     def attempt_moved(self) -> None:
         """Note a sign of life; from the first token on, the next one must come soon."""
@@ -305,7 +316,7 @@ class Exchange:
         now = monotonic()
         self.tries = (*self.tries, life.failed_try(self, attempt, failed, now))
         verdict: Verdict = "bad" if COUNTS_AGAINST_REPLICA[failed.failure] else "none"
-        has_begun = attempt.has_begun
+        has_begun = self.has_begun
         attempt.stop(verdict, now)
         log.info(
             "attempt_failed",
@@ -315,17 +326,46 @@ class Exchange:
             failure=failed.failure,
             detail=failed.detail,
         )
-        if has_begun:
-            self.tries[-1].next = "its answer had begun"
+        if has_begun and not self._may_continue(attempt, pool, now):
             self._break(outcome.final_error(failed, attempt.replica), failed)
         elif not self._retry(failed, pool, now):
             self._give_up(failed)
 
+    def _may_continue(self, attempt: Attempt, pool: PoolState, now: float) -> bool:
+        """Say whether another replica may write on where this one broke off; the rest is judged
+        as any retry is."""
+        transcript, request, answer = self.transcript, self._route_request, attempt.answer
+        is_stream = isinstance(answer, StreamAnswer)
+        if transcript is None or request is None or not (is_stream or transcript.is_continuing):
+            self.tries[-1].next = "its answer had begun"
+            return False
+        self.first_token_at = self.first_token_at or attempt.first_token_at
+        transcript.broke(answer.reader.usage if isinstance(answer, StreamAnswer) else None)
+        fault = continuation.fault_of(self._body, transcript)
+        if now >= self._end_at:
+            fault = "its time is over"
+        if fault:
+            self.tries[-1].next = f"not continued: {fault}"
+            return False
+        transcript.is_continuing = True
+        request.tried = tuple({*request.tried, *self._unable(pool)})
+        return True
+
+    def _unable(self, pool: PoolState) -> tuple[str, ...]:
+        """Give the replicas that could not write on in a text that another began."""
+        if self.transcript is None or not self.transcript.is_continuing:
+            return ()
+        path = self.transcript.path
+        return tuple(r.id for r in pool.replicas if not can_continue(r.endpoint.engine, path))
+
     def _retry(self, failed: Failed, pool: PoolState, now: float) -> bool:
         request = self._route_request
         assert request is not None  # noqa: S101 - set by _admit
-        others = sum(not exclusion(request, r, pool.settings, now) for r in pool.replicas)
-        verdict = judge_retry(
+        # A full replica counts as one where its room may be waited for.
+        waits = ("", FULL) if pool.pool.overload == "queue" else ("",)
+        others = sum(exclusion(request, r, pool.settings, now) in waits for r in pool.replicas)
+        judge = judge_continuation if self.has_begun else judge_retry
+        verdict = judge(
             failed.failure,
             attempts=self.attempts,
             others=others,
@@ -338,7 +378,7 @@ class Exchange:
             return False
         self._failed = failed
         if verdict.same_replica:
-            request.tried = ()
+            request.tried = self._unable(pool)
         self.proxy.metrics.retried(pool.pool)
         self.proxy.room_made(pool)
         self._enter("pausing", now)
@@ -373,16 +413,29 @@ class Exchange:
 
     def cut(self, error: ErrorAnswer) -> None:
         """End now with an explicit error: the replica or this agent is going away."""
-        attempt = self.attempt
-        has_begun = attempt is not None and attempt.has_begun
         self._stop_attempt()
-        if has_begun:
-            self._break(error, None)
+        self._answer_error(error)
+
+    def leave_replica(self, error: ErrorAnswer) -> None:
+        """Go on elsewhere, because the replica must be left now; else end with `error`."""
+        if self._pause is not None and self.has_begun:
+            return  # it has left already
+        if self.transcript is not None and self.has_begun:
+            self.attempt_failed(Failed("stopping", error.message))
         else:
-            self._answer_error(error)
+            self.cut(error)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has the beginning of an answer."""
+        attempt, transcript = self.attempt, self.transcript
+        if attempt is not None and attempt.has_begun:
+            return True
+        return transcript is not None and transcript.is_continuing
 
     def client_is_full(self) -> None:
         """Read no more from the engine until the client has taken what it has."""
+        self._client_is_full = True
         attempt = self.attempt
         if attempt is not None and attempt.connection is not None:
             attempt.connection.set_reading(False)
@@ -391,6 +444,7 @@ class Exchange:
 
     def client_has_room(self) -> None:
         """Read on."""
+        self._client_is_full = False
         attempt = self.attempt
         if attempt is not None and attempt.connection is not None and self._limit == "client":
             attempt.connection.set_reading(True)
@@ -406,7 +460,8 @@ class Exchange:
         """End an answer that has begun: with an error event, or by cutting the connection."""
         attempt = self.attempt
         self.detail = life.own_words(error.code, error.message)
-        if attempt is not None and attempt.is_stream:
+        is_continuing = self.transcript is not None and self.transcript.is_continuing
+        if is_continuing or (attempt is not None and attempt.is_stream):
             own_words = failed is not None and failed.event
             self.client.end(own_words or error.event())
         else:
@@ -417,6 +472,9 @@ class Exchange:
         """Answer with the engine's own refusal if it made one, else with our error."""
         attempt = self.attempt
         assert attempt is not None  # noqa: S101 - something failed
+        if self.has_begun:
+            self._break(outcome.final_error(failed, attempt.replica), failed)
+            return
         code = outcome.IN_ITS_WORDS.get(failed.failure)
         if code is not None and failed.status:
             lines, body = outcome.engine_words(failed)
@@ -426,6 +484,9 @@ class Exchange:
             self._answer_error(outcome.final_error(failed, attempt.replica))
 
     def _answer_error(self, error: ErrorAnswer) -> None:
+        if self.has_begun:
+            self._break(error, None)
+            return
         self.detail = life.own_words(error.code, error.message)
         lines = b"content-type: application/json\r\n" + error.headers()
         self.client.respond(error.status, lines + self.own_headers(), error.body())

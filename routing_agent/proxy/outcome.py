@@ -91,7 +91,9 @@ def record(
     attempt, destination, choice = exchange.attempt, exchange.destination, exchange.choice
     prompt, cached, output, estimated = _tokens(exchange)
     received = exchange.incoming.received_at
-    first = None if attempt is None else attempt.first_token_at
+    first = exchange.first_token_at
+    if first is None and attempt is not None:
+        first = attempt.first_token_at
     pool = attempt.pool.pool if attempt is not None else None
     if pool is None and destination is not None:
         pool = destination.pool.pool
@@ -127,12 +129,17 @@ def record(
 def _tokens(exchange: Exchange) -> tuple[int, int, int, bool]:
     """Give prompt, cached and output tokens, and whether they are estimated."""
     attempt, destination = exchange.attempt, exchange.destination
-    if attempt is None or destination is None or attempt.answer is None:
+    transcript = exchange.transcript
+    earlier = 0 if transcript is None else transcript.earlier_tokens
+    if attempt is None or destination is None:
         return 0, 0, 0, False
     answer = attempt.answer
+    if answer is None:
+        return (destination.prompt_tokens, 0, earlier, True) if earlier else (0, 0, 0, False)
     usage = answer.usage
     if usage is not None and usage.prompt() is not None:
-        return usage.prompt() or 0, usage.cached() or 0, usage.output() or 0, False
+        guessed = transcript is not None and not transcript.is_exact
+        return usage.prompt() or 0, usage.cached() or 0, usage.output() or 0, guessed
     if not answer.has_begun or answer.status != _OK:
         return 0, 0, 0, False
     return destination.prompt_tokens, 0, _estimated_output(attempt, exchange), True

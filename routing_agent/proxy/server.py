@@ -28,8 +28,8 @@ from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.proxy import life
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.exchange import Exchange
-from routing_agent.proxy.ids import IdSource
-from routing_agent.proxy.ingress import ClientConnection
+from routing_agent.proxy.ids import IdSource, is_sound
+from routing_agent.proxy.ingress import ClientConnection, Incoming
 from routing_agent.proxy.upstream import IDLE_LIMIT_S, EngineLink
 from routing_agent.wire import RequestRecord
 
@@ -200,6 +200,16 @@ class Proxy:
         except Exception:
             log.exception("record_not_kept", request_id=done.request_id)
 
+    def refused(self, incoming: Incoming, error: ErrorAnswer) -> bytes:
+        """Keep a refusal that is a failure of ours; gives the header line with its request id."""
+        own_id = self.ids.new()
+        given = incoming.headers.get(b"x-request-id")
+        request_id = given if given is not None and is_sound(given) else own_id
+        if self.on_record is not None:
+            wall = self.unix_clock()
+            self.on_record(life.refusal(incoming, error, (own_id, request_id), wall=wall))
+        return b"x-request-id: %b\r\n" % request_id
+
     def room_made(self, pool: PoolState) -> None:
         """Give the next in a pool's queue its turn."""
         line = self._lines.get(pool.pool.name)
@@ -257,7 +267,7 @@ class Proxy:
             if replica is None or replica.leaving_at is None:
                 continue
             if now - replica.leaving_at > replica.settings.drain_limit_s:
-                exchange.cut(_DRAIN_LIMIT)
+                exchange.leave_replica(_DRAIN_LIMIT)
 
     def _note_if_idle(self) -> None:
         if self._is_draining and not self._exchanges:

@@ -115,14 +115,14 @@ class EventReader:
         """Note what an event tells; false if it must not be passed on."""
         if self.error is not None:
             return False
-        kind, payload = _fields(event)
+        kind, payload = fields_of(event)
         if payload is None:
             return True
         if payload.strip() == b"[DONE]":
             self.is_done = True
             return True
         self.events += 1
-        chunk = _decode(payload)
+        chunk = decoded(payload)
         if chunk is None:
             self.has_token = True
             return True
@@ -187,7 +187,7 @@ def _is_plain(data: bytes) -> bool:
     )
 
 
-def _fields(event: bytes) -> tuple[bytes, bytes | None]:
+def fields_of(event: bytes) -> tuple[bytes, bytes | None]:
     """Give an event's name and its data (`None` if it has none)."""
     kind = b""
     data: list[bytes] = []
@@ -199,12 +199,19 @@ def _fields(event: bytes) -> tuple[bytes, bytes | None]:
     return kind, b"\n".join(data) if data else None
 
 
-def _decode(payload: bytes) -> dict[str, Any] | None:
+def decoded(payload: bytes) -> dict[str, Any] | None:
+    """Give the JSON object in an event's data, or `None`."""
     try:
         chunk = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # not JSON: passed on as it is
     return chunk if isinstance(chunk, dict) else None
+
+
+def whole_events(data: bytes) -> list[bytes]:
+    """Take whole events apart."""
+    ends = [match.end() for match in _EVENT_END.finditer(data)]
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _is_error(chunk: dict[str, Any]) -> bool:

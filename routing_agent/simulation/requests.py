@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -59,6 +59,8 @@ class _ChatBody(_Body, frozen=True, kw_only=True):
     messages: list[_Message]
     max_completion_tokens: int | None = None
     tools: list[Any] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool = True
 
 
 class _CompletionBody(_Body, frozen=True, kw_only=True):
@@ -124,11 +126,50 @@ def read_chat(body: bytes, limits: Limits) -> Generation:
             "Cannot apply chat template to an empty conversation. Provide at least one message.",
             "BadRequestError",
         )
-    prompt = _chat_prompt(asked.messages, asked.tools)
     longest = (
         asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     )
+    if asked.continue_final_message:
+        return _continued(asked, longest, limits)
+    prompt = _chat_prompt(asked.messages, asked.tools)
     return _generation("chat", asked, prompt, longest, limits)
+
+
+def _continued(asked: _ChatBody, longest: int | None, limits: Limits) -> Generation:
+    """Write on in the last message: as a greedy model does, with what it would have said anyway."""
+    *before, last = asked.messages
+    if asked.add_generation_prompt:
+        raise _bad("Cannot set both `continue_final_message` and `add_generation_prompt`", "1", 1)
+    if last.role != "assistant" or not isinstance(last.content, str):
+        raise _bad("the last message must be a text of the assistant", "messages", last.role)
+    said, prompt = last.content, _chat_prompt(before, asked.tools)
+    ahead = None if longest is None else longest + token_count(said.encode())
+    whole = _generation("chat", asked, prompt, ahead, limits)
+    rest = _after(whole.pieces, said)
+    if rest is None:  # not its own words: it goes on from them all the same
+        return _generation("chat", asked, prompt + said.encode(), longest, limits)
+    prompt += said.encode()
+    is_cut = longest is not None and len(rest) >= longest
+    return replace(
+        whole,
+        prompt=prompt,
+        prompt_tokens=token_count(prompt),
+        pieces=rest[:longest] or [""],
+        finish_reason="length" if is_cut else whole.finish_reason,
+    )
+
+
+def _after(pieces: list[str], said: str) -> list[str] | None:
+    """Give the pieces that follow on what was said; `None` if these did not begin so."""
+    for number, piece in enumerate(pieces):
+        if not said:
+            return pieces[number:]
+        if not piece.startswith(said[: len(piece)]):
+            return None
+        if len(piece) > len(said):
+            return [piece[len(said) :], *pieces[number + 1 :]]
+        said = said[len(piece) :]
+    return None if said else []
 
 
 def read_completion(body: bytes, limits: Limits) -> Generation:

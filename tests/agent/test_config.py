@@ -63,12 +63,12 @@ def test_every_option_sets_its_setting():
         "--session-lifetime": "60",
         "--slow-start": "0",
         "--drain-timeout": "30",
-        "--broken-stream": "end",
+        "--broken-stream": "continue",
     }
     settings = serve_config([*WORKERS, *(w for pair in words.items() for w in pair)]).role.settings
     unchanged = PoolSettings()
     for option, name, _ in POOL_OPTIONS:
-        if option not in ("--broken-stream", "--profile-blocks"):
+        if option != "--profile-blocks":
             assert getattr(settings, name) != getattr(unchanged, name), option
             assert str(getattr(settings, name)).removesuffix(".0") == words[option]
 
@@ -81,7 +81,6 @@ def test_the_drain_limit_is_one_and_the_same():
     ("words", "why"),
     [
         (["--workers", "2"], "--workers: this version cannot do it yet"),
-        (["--broken-stream", "continue"], "--broken-stream: this version cannot do it yet"),
         (["--profile-blocks", "5"], "--profile-blocks: this version cannot do it yet"),
         (["--overload-policy", "fallback"], "--overload-policy: this version cannot do it yet"),
         (["--policy", "cache_aware"], "this version knows round_robin"),
