@@ -6,7 +6,7 @@ import os
 
 from celery import Celery, signals
 
-from controlplane import liveness, log
+from controlplane import backlog, liveness, log
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
@@ -14,4 +14,5 @@ app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 liveness.connect()
+backlog.connect()
 signals.setup_logging.connect(log.keep_ours)

@@ -46,7 +46,6 @@ INSTALLED_APPS = [
     "csp",
     "django_filters",
     "django_htmx",
-    "django_tables2",
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from routing_agent.wire import LATENCY_BOUNDS_S
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 NONE = "—"
 
@@ -19,6 +21,18 @@ def seconds(value: float | None) -> str:
     if value < 86400:
         return f"{int(value // 3600)} h {int(value % 3600 // 60)} m"
     return f"{int(value // 86400)} d {int(value % 86400 // 3600)} h"
+
+
+def age(value: float | None) -> str:
+    """Show how old something is; tenths of a second of an age tell nobody anything."""
+    return "under 1 s" if value is not None and value < 1 else seconds(value)
+
+
+def latency(value: float | None) -> str:
+    """Show a percentile; one in the histogram's first bucket may be anything down to zero."""
+    if value is not None and value <= LATENCY_BOUNDS_S[0]:
+        return f"≤ {seconds(LATENCY_BOUNDS_S[0])}"
+    return seconds(value)
 
 
 def percent(value: float | None) -> str:
@@ -60,7 +74,7 @@ def three(value: float) -> str:
 def figure(value: float | None, unit: str) -> str:
     """Show a figure of a chart in its unit."""
     if unit == "s":
-        return seconds(value)
+        return latency(value)
     if unit == "ratio":
         return percent(value)
     if unit == "bytes":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import dataclass
 from typing import Any
 
 import django
@@ -10,15 +11,18 @@ from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 
-from controlplane import readiness, wake
+from controlplane import backlog, readiness, wake
+from controlplane.audit.models import AuditEvent
 from controlplane.audit.selectors import fleet_revision
 from controlplane.console import preferences
 from controlplane.console.mixins import Page, RoleRequired, fragment
 from controlplane.domain.attention import Problem
 from controlplane.fleet import rows, selectors
-from controlplane.overview import attention
+from controlplane.overview import attention, happenings
 from controlplane.overview.search import search
+from controlplane.routing import beat
 from controlplane.routing import selectors as routing
 from controlplane.routing.models import LoopRun
 from controlplane.telemetry import recent
@@ -64,6 +68,7 @@ class Overview(Page):
             newest_report_age_s=newest_age_s(reports),
             loops_late=[r.name for r in plane.loops if attention.lateness_s(r)],
             prometheus=prometheus_state(),
+            happened=happenings.last_hour(),
             **kwargs,
         )
 
@@ -118,7 +123,9 @@ class System(Page):
         revision = fleet_revision()
         return super().get_context_data(
             ready=ready,
-            loops=[(run, attention.lateness_s(run)) for run in LoopRun.objects.order_by("name")],
+            loops=loop_lines(),
+            happened=happenings.last_day(),
+            backlog=backlog.look(),
             broker=wake.health,
             store_problem=recent.store().problem(),
             newest_report_age_s=newest_age_s(rows.reports()),
@@ -133,6 +140,36 @@ class System(Page):
             versions=versions(),
             **kwargs,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopLine:
+    """One loop that beat starts, with its last run if there was one."""
+
+    name: str
+    interval_s: float
+    run: LoopRun | None
+    late_s: float | None = None
+    due_in_s: float | None = None  # of one that never ran
+
+
+def loop_lines() -> list[LoopLine]:
+    """Give all loops that beat starts, also those that have not run yet."""
+    runs = {run.name: run for run in LoopRun.objects.all()}
+    intervals = {run.name: run.interval_s for run in runs.values()} | beat.intervals()
+    return [_loop_line(name, s, runs.get(name)) for name, s in sorted(intervals.items())]
+
+
+def _loop_line(name: str, interval_s: float, run: LoopRun | None) -> LoopLine:
+    if run is not None:
+        late_s = attention.lateness_s(run)
+        return LoopLine(name=name, interval_s=interval_s, run=run, late_s=late_s)
+    # Beat counts a loop's first interval from its own first start, with which the trail begins.
+    first = AuditEvent.objects.order_by("id").values_list("at", flat=True).first()
+    age_s = (timezone.now() - first).total_seconds() if first else 0.0
+    return LoopLine(
+        name=name, interval_s=interval_s, run=None, due_in_s=max(0.0, interval_s - age_s)
+    )
 
 
 def versions() -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ from controlplane.domain.tables import (
 )
 from controlplane.fleet.models import Agent, Pool, Replica, TrafficSplit
 from controlplane.routing.models import Publication, RoutingEpoch
+from controlplane.telemetry.figures import Mark
 from controlplane.tenants.models import ApiKey, Tenant
 
 
@@ -221,3 +222,14 @@ def _key_row(key: ApiKey) -> KeyRow:
         tenant=key.tenant.slug,
         expires_at=key.expires_at.timestamp() if key.expires_at else None,
     )
+
+
+def epoch_marks(since: datetime) -> list[Mark]:
+    """Give the epochs published from a moment on as marks for charts; the newest ten."""
+    rows = RoutingEpoch.objects.filter(created_at__gte=since).values_list(
+        "created_at", "epoch", "reason"
+    )[:10]
+    return [
+        Mark(at=at, text=f"epoch {epoch}: {reason}" if reason else f"epoch {epoch}")
+        for at, epoch, reason in rows
+    ]

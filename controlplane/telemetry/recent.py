@@ -159,9 +159,11 @@ class RecentStore:
         """Read steps or minutes of pools, with what outages left in stretches spread over them."""
         kind = "pool" if times.step == STEP_S else "minute"
         rows = self._hashes([f"sb:{kind}:{p}:{at}" for p in pools for at in times])
-        stretches = NoData("") if isinstance(rows, NoData) else self._stretches(pools, times.start)
-        if isinstance(rows, NoData) or isinstance(stretches, NoData):
-            return NoData(rows.reason if isinstance(rows, NoData) else stretches.reason)
+        if isinstance(rows, NoData):
+            return rows
+        stretches = self._stretches(pools, times.start)
+        if isinstance(stretches, NoData):
+            return stretches
         found: dict[str, list[PoolStep | None]] = {}
         for i, pool in enumerate(pools):
             own = rows[i * len(times) : (i + 1) * len(times)]

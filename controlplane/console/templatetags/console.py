@@ -68,7 +68,14 @@ def chip(code: str, label: str = "") -> SafeString:
     )
 
 
-for _show in (quantities.seconds, quantities.percent, quantities.size, quantities.count):
+for _show in (
+    quantities.seconds,
+    quantities.age,
+    quantities.latency,
+    quantities.percent,
+    quantities.size,
+    quantities.count,
+):
     register.filter(_show.__name__, _show)
 
 
@@ -86,6 +93,20 @@ def ago(moment: datetime | float | None, none: str = "never") -> SafeString | st
         f"{moment:%Y-%m-%d %H:%M:%S}",
         f"{moment:%Y-%m-%d %H:%M:%S}",
     )
+
+
+@register.filter
+def clock(moment: datetime) -> str:
+    """Show a time of day in UTC; of another day with its date."""
+    moment = moment.astimezone(UTC)
+    is_today = moment.date() == datetime.now(UTC).date()
+    return f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+@register.filter
+def span(value: float) -> str:
+    """Show how long something lasted in whole seconds: `95 s`, longer ones as minutes."""
+    return f"{value:.0f} s" if value < 120 else quantities.seconds(value)
 
 
 @register.filter

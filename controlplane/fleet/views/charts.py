@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
@@ -17,8 +16,10 @@ from controlplane.console.charts import Chart
 from controlplane.console.mixins import RoleRequired
 from controlplane.domain.replica_states import State
 from controlplane.fleet import selectors
-from controlplane.fleet.models import Replica
+from controlplane.fleet.models import Node
+from controlplane.fleet.views import gpu_readings
 from controlplane.telemetry import figures, source
+from controlplane.telemetry import marks as registered_marks
 from controlplane.telemetry.cache import FlightCache
 from controlplane.telemetry.figures import Mark, Target
 from controlplane.telemetry.payloads import payload
@@ -47,7 +48,6 @@ NODE_CHARTS = {
     "memory": "GPU memory used",
     "temperature": "GPU temperature",
 }
-UTILIZATION = "utilization"
 GPU_FIGURES = {
     "utilization": "utilization",
     "memory": "memory_used_bytes",
@@ -79,9 +79,7 @@ def pool_payload(
 def replica_payload(pool: str, replica: str, chart: str, wanted: Window) -> dict[str, Any]:
     """Build one chart of a replica."""
     data = (
-        source.gpu_spread(
-            gpus_of(selectors.replicas().filter(public_id=replica)), UTILIZATION, wanted
-        )
+        gpu_readings.of_replicas(selectors.replicas().filter(public_id=replica), wanted)
         if chart == "gpu"
         else source.replica_chart(pool, replica, chart, wanted)
     )
@@ -92,35 +90,26 @@ def replica_payload(pool: str, replica: str, chart: str, wanted: Window) -> dict
     )
 
 
-def node_payload(agent: str, chart: str, wanted: Window) -> dict[str, Any]:
+def node_payload(node: Node, chart: str, wanted: Window) -> dict[str, Any]:
     """Build one GPU chart of a node."""
-    data: SeriesSet | NoData = source.gpu_chart(agent, GPU_FIGURES[chart], wanted)
-    return payload(NODE_CHARTS[chart], data, revision=f"{agent}/{chart}/{wanted.steps}")
+    data = gpu_readings.of_node(node, GPU_FIGURES[chart], wanted)
+    return payload(NODE_CHARTS[chart], data, revision=f"{node.name}/{chart}/{wanted.steps}")
 
 
 def _pool_gpus(pool: str, wanted: Window) -> SeriesSet | NoData:
     live = selectors.replicas(pool=pool).exclude(state=State.STOPPED)
-    return source.gpu_spread(gpus_of(live), UTILIZATION, wanted)
-
-
-def gpus_of(replicas: QuerySet[Replica]) -> dict[str, list[int]]:
-    """Give the GPUs that some replicas hold, by the public id of the agent that reads them."""
-    found: dict[str, set[int]] = {}
-    for replica in replicas.select_related("node__agent"):
-        agent = getattr(replica.node, "agent", None)
-        if agent is not None and replica.gpu_indices:
-            found.setdefault(agent.public_id, set()).update(replica.gpu_indices)
-    return {agent: sorted(indices) for agent, indices in found.items()}
+    return gpu_readings.of_replicas(live, wanted)
 
 
 def marks(pool: str, wanted: Window) -> list[Mark]:
-    """Give what operators and loops changed in a pool within a window, at most twelve."""
+    """Give what was changed in a pool within a window, at most twelve, and the table's epochs."""
     members = selectors.replicas(pool=pool).values_list("public_id", flat=True)
     since = datetime.fromtimestamp(wanted.start_s, UTC)
     events = AuditEvent.objects.filter(
         at__gte=since, verb__in=MARKED, target__in=[pool, *members]
     ).values_list("at", "verb", "target", "actor")[:12]
-    return [Mark(at=at, text=f"{verb} {target} by {actor}") for at, verb, target, actor in events]
+    found = [Mark(at=at, text=f"{verb} {target} by {actor}") for at, verb, target, actor in events]
+    return found + registered_marks.since(since)
 
 
 def embedded(
@@ -154,13 +143,13 @@ def replica_charts(pool: str, replica: str, window_name: str) -> list[Chart]:
     )
 
 
-def node_charts(node: str, agent: str, window_name: str) -> list[Chart]:
+def node_charts(node: Node, window_name: str) -> list[Chart]:
     """Give the GPU charts of a node's page."""
     wanted = window(window_name, time.time())
     return embedded(
         NODE_CHARTS,
-        lambda c: reverse("node-chart", args=[node, c]) + f"?window={window_name}",
-        lambda c: node_payload(agent, c, wanted),
+        lambda c: reverse("node-chart", args=[node.name, c]) + f"?window={window_name}",
+        lambda c: node_payload(node, c, wanted),
     )
 
 
@@ -211,9 +200,5 @@ class NodeChart(ChartView):
     known = tuple(NODE_CHARTS)
 
     def build(self, wanted: Window, **address: str) -> dict[str, Any]:
-        """Build it for a node that exists; without an agent there are no readings."""
-        node = selectors.node(address["name"])
-        agent = getattr(node, "agent", None)
-        if agent is None:
-            return charts.absent("No agent has registered on this node: nobody reads its GPUs.")
-        return node_payload(agent.public_id, address["chart"], wanted)
+        """Build it for a node that exists."""
+        return node_payload(selectors.node(address["name"]), address["chart"], wanted)

@@ -68,5 +68,5 @@ class NodePage(Page):
         }
         if row.agent is not None and not getattr(self.request, "htmx", False):
             chosen = preferences.read(self.request).window
-            context["charts"] = charts.node_charts(node.name, row.agent.public_id, chosen)
+            context["charts"] = charts.node_charts(node, chosen)
         return super().get_context_data(**kwargs) | context

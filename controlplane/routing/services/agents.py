@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 import structlog
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
 from controlplane.audit.services import Actor, record
 from controlplane.domain.errors import Invalid, Unauthorized, Unavailable
+from controlplane.domain.happenings import HEARD_AGAIN, RESTARTED
 from controlplane.domain.urls import checked_origin
 from controlplane.fleet.models import Agent, Node, RegistrationToken
 from controlplane.routing import selectors, signing
@@ -199,12 +201,50 @@ def _book_agent(agent: Agent, report: wire.Report, current: Publication) -> None
     is_old = agent.last_seen_at is None or now - agent.last_seen_at >= timedelta(
         seconds=SEEN_WRITE_S
     )
-    if is_changed or is_old:
-        Agent.objects.filter(pk=agent.pk).update(
-            last_seen_at=now, last_report_number=report.number, **state
-        )
+    state |= {"last_seen_at": now, "last_report_number": report.number}
+    was = _was_away(agent, state["started_at"], now)
+    if was:
+        _note_return(agent, report, was, state)
+    elif is_changed or is_old:
+        Agent.objects.filter(pk=agent.pk).update(**state)
     if is_changed and state["applied_epoch"] != agent.applied_epoch:
         _close_delivery(agent, report)
+
+
+def _was_away(agent: Agent, started_at: datetime | None, now: datetime) -> str:
+    """Say what is remarkable of an agent's report: it was silent, or is another process now."""
+    if agent.last_seen_at is None or agent.started_at is None:
+        return ""
+    if (now - agent.last_seen_at).total_seconds() > settings.AGENT_SILENT_AFTER_S:
+        return HEARD_AGAIN
+    return RESTARTED if started_at != agent.started_at else ""
+
+
+@transaction.atomic
+def _note_return(agent: Agent, report: wire.Report, verb: str, state: dict[str, Any]) -> None:
+    """Write the agent's row and record its return; of two reports at once one does both."""
+    rows = Agent.objects.filter(
+        pk=agent.pk, last_seen_at=agent.last_seen_at, started_at=agent.started_at
+    )
+    if not rows.update(**state) or agent.last_seen_at is None:
+        return
+    silent_s = (state["last_seen_at"] - agent.last_seen_at).total_seconds()
+    record(
+        actor=Actor(agent.node.name, "agent"),
+        verb=verb,
+        target=("agent", agent.public_id),
+        reason=f"last heard {silent_s:.0f} s before",
+        change=(
+            None,
+            {
+                "from": agent.last_seen_at.isoformat(),
+                "to": state["last_seen_at"].isoformat(),
+                "restarted": state["started_at"] != agent.started_at,
+                "table_source": report.table_source,
+                "epoch": report.epoch,
+            },
+        ),
+    )
 
 
 def _close_delivery(agent: Agent, report: wire.Report) -> None:

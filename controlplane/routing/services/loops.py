@@ -8,11 +8,13 @@ from datetime import datetime
 
 import structlog
 from django.conf import settings
+from django.db import transaction
 from django.utils import timezone
 
-from controlplane.audit.services import Actor
+from controlplane.audit.services import Actor, record
 from controlplane.domain.deliveries import is_due
 from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.happenings import LOOP_RESUMED
 from controlplane.domain.replica_states import State
 from controlplane.domain.replicas import ReplicaView, Sighting, next_move
 from controlplane.fleet.models import Replica
@@ -28,6 +30,7 @@ from routing_agent import wire
 log = structlog.get_logger(__name__)
 LOOP = Actor("reconcile", "loop")
 INTERVAL_S = 5.0
+STOOD_STILL_INTERVALS = 3  # a loop that did not run for longer has stood still
 
 _MOVING = [State.LOADING, State.WARMING, State.READY, State.EJECTED, State.DRAINING]
 _NOT_RETRIED = {Delivery.Outcome.REFUSED, Delivery.Outcome.INVALID}
@@ -46,9 +49,7 @@ def reconcile_replicas() -> str:
 def _logged_run(name: str, run: Callable[[], str]) -> str:
     """Run a loop's body and keep when it ran, how long it took and what it said."""
     started = time.monotonic()
-    LoopRun.objects.update_or_create(
-        name=name, defaults={"started_at": timezone.now(), "interval_s": INTERVAL_S}
-    )
+    note_begin(name, INTERVAL_S)
     outcome = "failed"
     try:
         outcome = run()
@@ -56,12 +57,36 @@ def _logged_run(name: str, run: Callable[[], str]) -> str:
         outcome = f"failed: {type(error).__name__}: {error}"
         raise
     finally:
-        LoopRun.objects.filter(name=name).update(
-            finished_at=timezone.now(),
-            duration_s=time.monotonic() - started,
-            outcome=outcome[:200],
-        )
+        note_end(name, time.monotonic() - started, outcome)
     return outcome
+
+
+def note_begin(name: str, interval_s: float) -> None:
+    """Keep that a loop runs now; of a loop that stood still, record once from when to when."""
+    now = timezone.now()
+    fresh = {"started_at": now, "interval_s": interval_s}
+    before, is_new = LoopRun.objects.get_or_create(name=name, defaults=fresh)
+    if is_new:
+        return
+    with transaction.atomic():
+        rows = LoopRun.objects.filter(name=name, started_at=before.started_at)
+        is_first = rows.update(**fresh)  # of two workers at once one sees the old time
+        stood_still_s = (now - before.started_at).total_seconds()
+        if is_first and stood_still_s > STOOD_STILL_INTERVALS * interval_s:
+            record(
+                actor=Actor(name, "loop"),
+                verb=LOOP_RESUMED,
+                target=("loop", name),
+                reason=f"stood still for {stood_still_s:.0f} s, runs every {interval_s:g} s",
+                change=(None, {"from": before.started_at.isoformat(), "to": now.isoformat()}),
+            )
+
+
+def note_end(name: str, duration_s: float, outcome: str) -> None:
+    """Keep how a run ended."""
+    LoopRun.objects.filter(name=name).update(
+        finished_at=timezone.now(), duration_s=duration_s, outcome=outcome[:200]
+    )
 
 
 def _sweep() -> str:
