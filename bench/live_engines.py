@@ -301,7 +301,10 @@ async def kill(run: Run) -> None:
     clients = [asyncio.create_task(one_client(i)) for i in range(run.options.clients)]
     await asyncio.sleep(4.0)
     killed_at = time.monotonic()
-    os.killpg(victim, signal.Signals[f"SIG{run.options.signal}"])
+    if run.options.signal == "KILL":
+        os.killpg(victim, signal.SIGKILL)
+    else:
+        os.kill(victim, signal.SIGTERM)  # as a supervisor does: its children are its own business
     kept_out_s = await until(lambda: _is_out(run, "replica-1"), 30.0)
     noticed_s = await until(lambda: _says(run, "replica-1", ("dead", "draining")), 30.0)
     dead_s = None if noticed_s is None else time.monotonic() - killed_at
@@ -371,7 +374,8 @@ async def _serves(run: Run, replica: str) -> bool:
 
 async def _is_out(run: Run, replica: str) -> bool:
     found = (await run.replicas()).get(replica, {})
-    return found.get("health") == "unhealthy" or found.get("breaker", "closed") != "closed"
+    is_doubted = str(found.get("health_reason")).startswith(("draining", "dead"))
+    return is_doubted or found.get("health") == "unhealthy" or "breaker" in found
 
 
 async def _answers_soon(run: Run, url: str) -> bool:

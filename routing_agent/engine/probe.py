@@ -81,7 +81,9 @@ class Prober:
 
     async def _look_closer(self, replica: Replica, known: Acquaintance) -> None:
         """Find out about an engine whose health page is good what that page does not say."""
-        self._doubt_state(replica, await self._state(replica, known))
+        state = await self._state(replica, known)
+        if state is not None:
+            self._doubt_state(replica, state)
         await self._learn(replica, known)
         if replica.health == "unhealthy":
             return  # the rest can wait until it is used again
@@ -129,10 +131,12 @@ class Prober:
             replica.note_restart(time.monotonic())
             log.info("engine_restarted", replica=replica.id, pool=replica.pool)
 
-    async def _state(self, replica: Replica, known: Acquaintance) -> str:
-        """Ask whether the engine sleeps or is paused; "" = it does not say so."""
+    async def _state(self, replica: Replica, known: Acquaintance) -> str | None:
+        """Ask whether the engine sleeps or is paused; "" = it does not say so, None = no answer."""
         for page in driver_for(replica.endpoint.engine).state_pages:
             response = await self._page(replica, known, page.path)
+            if response is None and page.path not in known.missing_pages:
+                return None
             if response is not None and json_object(response.body).get(page.field) is True:
                 return page.reason
         return ""

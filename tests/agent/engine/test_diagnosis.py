@@ -19,7 +19,7 @@ from tests.agent.engine.test_probe import watched
 from tests.agent.waiting import until
 
 QUICK = PoolSettings(
-    probe_interval_s=0.05, probe_timeout_s=0.3, scrape_interval_s=0.05, ttft_limit_s=0.2
+    probe_interval_s=0.05, probe_timeout_s=5.0, scrape_interval_s=0.05, ttft_limit_s=0.2
 )
 PAUSED = '{"is_paused": true}'
 LLAMA_LOADING = '{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
@@ -87,7 +87,7 @@ async def test_a_dead_engine_is_called_dead_and_used_again_when_it_is_back(engin
 
 
 async def test_a_hung_engine_is_called_hung(engine, client):
-    replica, prober, _ = seen(engine, client)
+    replica, prober, _ = seen(engine, client, settings=PoolSettings(probe_timeout_s=0.3))
     await prober.visit(replica)
     engine.hang |= {"/health"}
     for _ in range(3):
@@ -135,6 +135,15 @@ async def test_a_paused_engine_is_called_paused_at_once(engine, client):
     engine.pages["/is_sleeping"] = (200, '{"is_sleeping": false}')
     await prober.visit(replica)
     assert is_used(replica)
+
+
+async def test_a_state_page_that_gives_no_answer_changes_nothing(engine, client):
+    replica, prober, _ = seen(engine, client, settings=PoolSettings(probe_timeout_s=0.3))
+    engine.pages["/is_paused"] = (200, PAUSED)
+    await prober.visit(replica)
+    engine.hang.add("/is_paused")
+    await prober.visit(replica)
+    assert said(replica).startswith("paused")
 
 
 async def test_a_sleeping_engine_is_called_asleep_whatever_else_it_says(engine, client):
