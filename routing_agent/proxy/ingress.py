@@ -15,6 +15,7 @@ import httptools
 import structlog
 
 from routing_agent.core.paths import FORWARDED
+from routing_agent.core.sampling import FAILED_FROM
 from routing_agent.core.table import KeyOwner
 from routing_agent.proxy import admission, local
 from routing_agent.proxy.errors import STATUS_LINES, ErrorAnswer
@@ -187,6 +188,8 @@ class ClientConnection(asyncio.Protocol):
         self._keep_alive = incoming.keep_alive and not self._proxy.is_draining
         if incoming.refusal is not None:
             lines = local.JSON_LINE + incoming.refusal.headers() + incoming.extra_lines
+            if incoming.refusal.status >= FAILED_FROM:
+                lines += self._proxy.refused(incoming, incoming.refusal)
             self._respond_locally(incoming, incoming.refusal.status, lines, incoming.refusal.body())
         elif incoming.method == "POST":
             exchange = self._exchange = Exchange(self._proxy, self, incoming)

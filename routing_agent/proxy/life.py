@@ -16,7 +16,9 @@ from routing_agent.proxy.answer import Failed
 
 if TYPE_CHECKING:
     from routing_agent.proxy.attempt import Attempt
+    from routing_agent.proxy.errors import ErrorAnswer
     from routing_agent.proxy.exchange import Exchange
+    from routing_agent.proxy.ingress import Incoming
 
 CLIENT_LEFT: Final = 499
 # Errors whose message repeats what an engine said; the attempts tell the same in our words.
@@ -85,6 +87,33 @@ def record_of(
         ttft_s=done.ttft_s,
         tpot_s=done.tpot_s,
         e2e_s=done.e2e_s,
+    )
+
+
+def refusal(
+    incoming: Incoming, error: ErrorAnswer, ids: tuple[bytes, bytes], *, wall: float
+) -> wire.RequestRecord:
+    """Give the record of a request that was refused before it was one; `ids` are ours and its."""
+    at = _ms(wall)
+    came_with = tracing.caller(incoming.headers)
+    return wire.RequestRecord(
+        uid=ids[0].decode(),
+        request_id=ids[1].decode(),
+        received_at=at,
+        kept="failure",
+        trace_id=(ids[0] if came_with is None else came_with.trace_id).decode(),
+        span_id=tracing.span_id(ids[0], tracing.SERVER_SPAN, came_with).decode(),
+        parent_span_id="" if came_with is None else came_with.span_id.decode(),
+        tenant=incoming.caller.tenant.name,
+        api_key=incoming.caller.key_id,
+        path=incoming.path[:_REASON_LENGTH],
+        status=error.status,
+        error=error.code,
+        detail=error.message,
+        stages=(
+            wire.StageRecord(stage="RECEIVED", at=at),
+            wire.StageRecord(stage="FAILED", at=at, reason=error.code),
+        ),
     )
 
 

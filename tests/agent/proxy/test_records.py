@@ -231,6 +231,16 @@ async def test_without_a_usable_replica_the_record_says_why(rig: Kept) -> None:
     assert record.decision.candidates[0].excluded == "ejected by an operator"
 
 
+async def test_an_agent_without_a_table_keeps_its_refusals(rig: Kept) -> None:
+    rig.port = await rig.proxy.start("127.0.0.1", 0)
+    for headers in ({}, {"x_request_id": "mine"}):
+        reply = await rig.ask(chat(), **headers)
+        assert reply.status == 503
+        assert reply.headers["x-request-id"] == rig.lives[-1].request_id
+    assert [(r.error, r.kept) for r in rig.lives] == [("no_table", "failure")] * 2
+    assert rig.lives[1].request_id == "mine"
+
+
 async def test_a_stream_that_breaks_off_is_a_failure(rig: Kept) -> None:
     async def breaking(call: Call) -> None:
         await call.head(200, "text/event-stream")
