@@ -267,7 +267,7 @@ class Proxy:
             if replica is None or replica.leaving_at is None:
                 continue
             if now - replica.leaving_at > replica.settings.drain_limit_s:
-                exchange.cut(_DRAIN_LIMIT)
+                exchange.leave_replica(_DRAIN_LIMIT)
 
     def _note_if_idle(self) -> None:
         if self._is_draining and not self._exchanges:
