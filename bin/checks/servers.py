@@ -1,4 +1,4 @@
-"""Throw-away servers for tests: a PostgreSQL and a Redis on free ports, gone afterwards."""
+"""A throw-away PostgreSQL for tests, on a free port and gone afterwards."""
 
 from __future__ import annotations
 
@@ -49,17 +49,6 @@ def postgresql(programs: Path) -> Iterator[str]:
         # It listens a moment before it lets anybody in; its log says when it does.
         with _running(words, folder, account, lambda: _says_ready(folder), stop=signal.SIGINT):
             yield f"postgresql://{USER}:{password}@127.0.0.1:{port}/postgres"
-
-
-@contextlib.contextmanager
-def redis(binary: Path) -> Iterator[str]:
-    """Run a new Redis and give its URL."""
-    with _folder("redis", None) as folder:
-        port = free_port()
-        words = [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-        words += ["--save", "", "--appendonly", "no"]
-        with _running(words, folder, None, lambda: _answers(port), stop=signal.SIGTERM):
-            yield f"redis://127.0.0.1:{port}/0"
 
 
 def _unprivileged() -> pwd.struct_passwd | None:

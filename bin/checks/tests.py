@@ -46,17 +46,15 @@ class Suite:
 
     def tour(self) -> None:
         """The end-to-end story alone."""
-        with self._servers() as environment:
-            self._stage("tests (tour)", ["-m", TOUR, "-v", *self.words], environment)
+        self._stage("tests (tour)", ["-m", TOUR, "-v", *self.words], {})
 
     def all(self) -> None:
         """The control plane's tests on PostgreSQL, then everything on SQLite."""
         with tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch:
             coverage = {"COVERAGE_FILE": f"{scratch}/coverage"}
-            with self._servers() as environment:
-                self.on_postgresql({**environment, **coverage})
-                words = ["-m", EVERYTHING, "--cov", "--cov-append", "--cov-report=", *self.words]
-                self._stage("tests", words, {**environment, **coverage})
+            self.on_postgresql(coverage)
+            words = ["-m", EVERYTHING, "--cov", "--cov-append", "--cov-report=", *self.words]
+            self._stage("tests", words, coverage)
             if not self.words:
                 self.floors(coverage)
 
@@ -85,14 +83,6 @@ class Suite:
             return
         with servers.postgresql(self.machine.postgresql) as url:
             yield url
-
-    @contextmanager
-    def _servers(self) -> Iterator[dict[str, str]]:
-        if self.machine.redis is None:
-            yield {}
-            return
-        with servers.redis(self.machine.redis) as url:
-            yield {"TEST_REDIS_URL": url}
 
     def floors(self, environment: Mapping[str, str]) -> None:
         """Fail where coverage has dropped below its floor."""

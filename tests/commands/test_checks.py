@@ -119,13 +119,3 @@ def test_the_throw_away_postgresql_answers_and_leaves_nothing():
         folder = connection.execute("SHOW data_directory").fetchone()[0]
     assert processes.wait_until(lambda: processes.start_mark(pid) is None, limit_s=10)
     assert not os.path.exists(folder)  # noqa: PTH110  (another user's, pathlib would raise)
-
-
-@pytest.mark.redis
-def test_the_throw_away_redis_answers():
-    if HERE.redis is None:
-        pytest.skip("no Redis on this machine")
-    import redis
-
-    with servers.redis(HERE.redis) as url, redis.Redis.from_url(url) as client:
-        assert client.ping()
