@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+
+PACE_MEMORY: Final = 32
+SHORTEST_WAIT_S: Final = 1.0
+UNKNOWN_WAIT_S: Final = 2.0  # nobody has been served from this line yet
+LONGEST_WAIT_S: Final = 60.0
 
 
 class WaitingLine(Generic[T]):
     """Waiting requests; those that left are skipped when their turn comes."""
 
-    __slots__ = ("_heap", "_numbers", "_waiting")
+    __slots__ = ("_heap", "_numbers", "_waiting", "pace")
 
     def __init__(self) -> None:
+        self.pace = Pace()
         self._heap: list[tuple[int, int]] = []
         self._waiting: dict[int, T] = {}
         self._numbers = count()
@@ -46,6 +53,27 @@ class WaitingLine(Generic[T]):
             if item is not None:
                 return item
         return None
+
+
+class Pace:
+    """How fast a line moves, by the last places that were served."""
+
+    __slots__ = ("_served",)
+
+    def __init__(self) -> None:
+        self._served: deque[float] = deque(maxlen=PACE_MEMORY)
+
+    def served(self, now: float) -> None:
+        """Note that somebody was served from the line."""
+        self._served.append(now)
+
+    def wait_s(self, ahead: int, now: float) -> float:
+        """Give when `ahead` places will have been served: what an honest Retry-After says."""
+        if len(self._served) < 2:
+            return UNKNOWN_WAIT_S
+        # Up to now, not up to the last one: a line that stands still gets slower by the second.
+        span_s = max(now - self._served[0], 0.001)
+        return min(max(ahead * span_s / len(self._served), SHORTEST_WAIT_S), LONGEST_WAIT_S)
 
 
 def line_limit(*, per_replica: int, healthy: int) -> int:

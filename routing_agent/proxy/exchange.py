@@ -204,7 +204,8 @@ class Exchange:
             per_replica=pool.settings.queue_limit_per_replica, healthy=pool.usable(now)
         )
         if len(line) >= limit:
-            self._shed(pool, "queue_full", f"its queue of {limit} is full")
+            wait_s = line.pace.wait_s(len(line), now)
+            self._shed(pool, "queue_full", f"its queue of {limit} is full", wait_s)
             return
         self._ticket = line.join(self, priority=priority)
         self.is_queued = True
@@ -212,10 +213,10 @@ class Exchange:
             self.queued_at = now
         self._enter("queued", self.queued_at)
 
-    def _shed(self, pool: PoolState, code: str, what: str) -> None:
+    def _shed(self, pool: PoolState, code: str, what: str, wait_s: float = 1.0) -> None:
         self.proxy.metrics.shed(pool.pool, pool.pool.overload)
         message = f"Pool '{pool.pool.name}' is overloaded: {what}. Try again shortly."
-        self._answer_error(ErrorAnswer(code, message, retry_after_s=1.0, limit="concurrency"))
+        self._answer_error(ErrorAnswer(code, message, retry_after_s=wait_s, limit="concurrency"))
 
     def turn_came(self, now: float) -> None:
         """Leave the queue if there is room now; else keep the place."""
@@ -231,7 +232,9 @@ class Exchange:
         assert replica is not None and pool is not None and request is not None  # noqa: S101, PT018
         self.choice = choice
         self.attempts += 1
-        self._ticket = None
+        if self._ticket is not None:
+            self.proxy.line(pool.pool.name).pace.served(now)
+            self._ticket = None
         if self.queued_at is not None and self.attempts == 1:
             self.queue_wait_s = now - self.queued_at
         request.tried = (*request.tried, replica.id)
@@ -396,14 +399,23 @@ class Exchange:
         if self._limit == "client":
             self.client_left()
         elif self._limit == "queue" or self.attempt is None:
-            message = "Waited too long in the queue for a free replica. Try again shortly."
-            self._answer_error(ErrorAnswer("queue_timeout", message, retry_after_s=2.0))
+            self._answer_error(self._waited_too_long())
         elif self._limit == "connect" and self.attempt.is_engine_accepting:
             self._enter("connecting", self.proxy.now)
         elif self._limit == "connect":
             self.attempt_failed(Failed("connect", "no connection within the limit"))
         else:
             self.attempt_failed(Failed("too_slow", outcome.LIMIT_WORDS[self._limit]))
+
+    def _waited_too_long(self) -> ErrorAnswer:
+        pool = self._pool
+        assert pool is not None  # noqa: S101 - it waited in its queue
+        line = self.proxy.line(pool.pool.name)
+        return ErrorAnswer(
+            "queue_timeout",
+            "Waited too long in the queue for a free replica. Try again shortly.",
+            retry_after_s=line.pace.wait_s(len(line), monotonic()),
+        )
 
     def client_left(self) -> None:
         """Stop at once: nobody waits for the answer any more."""

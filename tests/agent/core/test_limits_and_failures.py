@@ -16,7 +16,7 @@ from routing_agent.core.retries import (
     backoff_s,
     judge_retry,
 )
-from routing_agent.core.waiting import WaitingLine, line_limit
+from routing_agent.core.waiting import Pace, WaitingLine, line_limit
 from routing_agent.wire import TenantLimits
 from tests.agent.core.build import NOW, chance, pool_state, replica, settings
 
@@ -320,6 +320,18 @@ def test_the_line_goes_by_priority_then_arrival() -> None:
     assert [line.next() for _ in range(4)] == ["a", "b", "c", None]
     assert line_limit(per_replica=8, healthy=3) == 24
     assert line_limit(per_replica=8, healthy=0) == 8
+
+
+def test_a_line_tells_how_long_it_takes_by_how_fast_it_moves() -> None:
+    """Half a second a place, then a stop: what is told grows with the stop."""
+    pace = Pace()
+    assert pace.wait_s(8, 0.0) == 2.0
+    for i in range(40):
+        pace.served(i * 0.5)
+    assert pace.wait_s(8, 20.0) == pytest.approx(4.0, rel=0.1)
+    assert pace.wait_s(8, 36.0) > 7.0
+    assert pace.wait_s(1, 20.0) == 1.0
+    assert pace.wait_s(10_000, 20.0) == 60.0
 
 
 def test_estimates_are_modest() -> None:

@@ -315,3 +315,39 @@ async def test_sessions_split_over_versions_exactly(rig: Rig) -> None:
     }
     assert all(len(seen) == 1 for seen in versions.values())
     assert len({v for seen in versions.values() for v in seen}) == 2
+
+
+async def test_who_is_refused_is_told_how_long_the_queue_really_takes(rig: Rig) -> None:
+    """Honest Retry-After: places ahead, by the pace at which they were served."""
+    gate = Gate()
+    await rig.start(gate)
+    rig.configure(max_concurrency_per_replica=1, queue_limit_per_replica=4)
+    tasks = await asked(rig, 4)
+    gate.open(3)
+    await asyncio.gather(*tasks[:3])
+    line = rig.proxy.line("p")
+    line.pace._served.clear()
+    now = asyncio.get_running_loop().time()
+    for i in range(10):
+        line.pace.served(now - 30 + i * 3)
+    tasks += await asked(rig, 5)
+    refused = await tasks[-1]
+    assert refused.status == 429
+    assert 10 <= int(refused.headers["retry-after"]) <= 20
+    gate.open()
+    await asyncio.gather(*tasks)
+
+
+async def test_the_queue_shrinks_with_the_replicas_that_can_serve(rig: Rig) -> None:
+    """The limit is per healthy replica: a queue nobody drains must not grow."""
+    gate = Gate()
+    await rig.start(gate, gate)
+    rig.configure(max_concurrency_per_replica=1, queue_limit_per_replica=1)
+    rig.replica(1).note_health(False, "off", 0.0)
+    tasks = await asked(rig, 3)
+    assert (await tasks[2]).status == 429
+    rig.replica(1).note_health(True, "on", 0.0)
+    tasks += await asked(rig, 3)
+    assert (await tasks[5]).status == 429
+    gate.open()
+    await asyncio.gather(*tasks)
