@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -41,6 +42,7 @@ class RedisServer:
     def freeze(self) -> None:
         """Stop it from answering while its socket stays open."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)  # it has stopped, not will
 
     def thaw(self) -> None:
         """Let it go on."""

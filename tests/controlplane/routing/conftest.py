@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from django.db import connection
 
 from controlplane import wake
@@ -23,6 +19,7 @@ from controlplane.routing import services, signing
 from controlplane.telemetry import recent
 from tests.factories import WHY
 from tests.fakes.agent import FakeAgent
+from tests.redis_server import RedisServer
 
 
 @pytest.fixture(autouse=True)
@@ -90,32 +87,6 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
     return results
 
 
-class RedisServer:
-    """A real redis-server that can be frozen."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.process = subprocess.Popen(
-            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""],
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-        )
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._wait()
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                with redis.Redis(port=self.port) as client:
-                    client.ping()
-                    return
-            except redis.ConnectionError:
-                assert time.monotonic() < deadline, "redis-server does not answer"
-
-
 @pytest.fixture
 def redis_server(tmp_path: Path, settings: Any) -> Iterator[RedisServer]:
     """A Redis of the test's own, as broker and recent store."""
@@ -126,5 +97,4 @@ def redis_server(tmp_path: Path, settings: Any) -> Iterator[RedisServer]:
     try:
         yield server
     finally:
-        server.process.kill()
-        server.process.wait()
+        server.kill()

@@ -32,14 +32,14 @@ def test_a_dead_broker_is_noticed_at_once_counted_and_then_left_alone(settings):
 class TestRealRedis:
     def test_a_frozen_broker_costs_less_than_a_second_once(self, redis_server, settings):
         assert wake.wake("routing.publish") is True
-        os.kill(redis_server.process.pid, signal.SIGSTOP)
+        redis_server.freeze()
         started = time.monotonic()
         assert wake.wake("routing.publish") is False
         assert time.monotonic() - started < 1.0
         started = time.monotonic()
         assert wake.wake("routing.publish") is False
         assert time.monotonic() - started < settings.REDIS_TIMEOUT_S
-        os.kill(redis_server.process.pid, signal.SIGCONT)
+        redis_server.thaw()
         wake.health.open_until = 0.0
         assert wake.wake("routing.publish") is True
 
