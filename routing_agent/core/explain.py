@@ -28,10 +28,9 @@ def candidates_of(
     found = []
     for replica in shown:
         terms = policy.terms(request, replica, now=now)
+        score = terms.pop("score", None)
         excluded = exclusion(request, replica, pool.settings, now)
-        found.append(
-            Candidate(replica=replica.id, score=terms.get("score"), terms=terms, excluded=excluded)
-        )
+        found.append(Candidate(replica=replica.id, score=score, terms=terms, excluded=excluded))
     return tuple(found)
 
 
