@@ -39,6 +39,7 @@ GOOD = "ok"
 BUSY = (429, 503)  # an engine with a bounded queue says so while the other one is away
 BUSY_PAUSE_S = 1.0
 FREED_LIMIT_S = 30.0
+GRACE_S = 20.0  # that a supervisor gives an engine to end
 RETURN_LIMIT_S = 400.0
 
 
@@ -309,6 +310,7 @@ async def kill(run: Run) -> None:
     noticed_s = await until(lambda: _says(run, "replica-1", ("dead", "draining")), 30.0)
     dead_s = None if noticed_s is None else time.monotonic() - killed_at
     reason = await run.reason("replica-1")
+    await _see_it_gone(victim)
     restart = await asyncio.create_subprocess_exec(
         *shlex.split(run.options.restart), stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
@@ -327,6 +329,21 @@ async def kill(run: Run) -> None:
              reason.startswith(("dead", "draining")))  # fmt: skip
     run.note("restart: first answer after it was up", f"{seconds(back_s)}: {reason_after[:60]}",
              back_s is not None and back_s < 15)  # fmt: skip
+
+
+async def _see_it_gone(victim: int) -> None:
+    """Wait for a process to end, as a supervisor does, and kill it if it does not."""
+
+    async def is_gone() -> bool:
+        try:
+            os.kill(victim, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    if await until(is_gone, GRACE_S) is None:
+        os.killpg(victim, signal.SIGKILL)
+        await until(is_gone, GRACE_S)
 
 
 def _pid(path: str) -> int:
