@@ -7,14 +7,18 @@ import signal
 import time
 
 import pytest
+from django.conf import settings as django_settings
 from django.db import transaction
+from django.urls import reverse
 
 from controlplane import wake
+from controlplane.domain.replica_states import State
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Node
 from controlplane.routing import selectors, services
 from tests.controlplane.calling import caller
-from tests.factories import WHY, make_node, make_pool
+from tests.controlplane.staff import signed_in
+from tests.factories import WHY, make_node, make_pool, make_replica
 
 
 def test_a_dead_broker_is_noticed_at_once_counted_and_then_left_alone(settings):
@@ -28,17 +32,32 @@ def test_a_dead_broker_is_noticed_at_once_counted_and_then_left_alone(settings):
     assert wake.health.skipped_total == skipped + 1
 
 
+def timed(call):
+    """Give how long a call took, in seconds, and its result."""
+    started = time.monotonic()
+    result = call()
+    return time.monotonic() - started, result
+
+
+def patience_s(usual_s: float) -> float:
+    """Give the longest a call may take without Redis, by how long this machine usually takes.
+
+    Three waits of 0.2 s are what a dead broker and a dead recent store may cost; the ten-fold is
+    for a busy machine, and far from the five seconds that kombu would go on trying.
+    """
+    return 3 * django_settings.REDIS_TIMEOUT_S + 10 * usual_s
+
+
 @pytest.mark.redis
 class TestRealRedis:
-    def test_a_frozen_broker_costs_less_than_a_second_once(self, redis_server, settings):
+    def test_a_frozen_broker_costs_a_moment_once(self, redis_server):
         assert wake.wake("routing.publish") is True
         redis_server.freeze()
-        started = time.monotonic()
-        assert wake.wake("routing.publish") is False
-        assert time.monotonic() - started < 1.0
-        started = time.monotonic()
-        assert wake.wake("routing.publish") is False
-        assert time.monotonic() - started < settings.REDIS_TIMEOUT_S
+        first_s, woke = timed(lambda: wake.wake("routing.publish"))
+        assert woke is False
+        again_s, woke = timed(lambda: wake.wake("routing.publish"))
+        assert woke is False
+        assert again_s < first_s  # the circuit is open: it is not even tried
         redis_server.thaw()
         wake.health.open_until = 0.0
         assert wake.wake("routing.publish") is True
@@ -50,19 +69,31 @@ class TestRealRedis:
         fake = fake_agent()
         operator = caller("operator")
         replica = {"pool": "chat", "url": "http://10.0.0.1:9001"}
-        operator.post("/api/v1/replicas/", replica, format="json")  # all code is loaded by now
+        usual_s, _ = timed(lambda: operator.post("/api/v1/replicas/", replica, format="json"))
         os.kill(redis_server.process.pid, fault)
-        started = time.monotonic()
         replica["url"] = "http://10.0.0.1:9002"
-        answer = operator.post("/api/v1/replicas/", replica, format="json")
-        assert time.monotonic() - started < 1.0
+        took_s, answer = timed(lambda: operator.post("/api/v1/replicas/", replica, format="json"))
+        assert took_s < patience_s(usual_s)
         assert answer.status_code == 201
-        started = time.monotonic()
-        reply = services.book_report(report=fake.report(), token=fake.token)
-        assert time.monotonic() - started < 1.0
+        took_s, reply = timed(lambda: services.book_report(report=fake.report(), token=fake.token))
+        assert took_s < patience_s(usual_s)
         assert reply.lineage == selectors.publication().lineage
         assert services.publish_if_behind() == 1
         assert services.table_for_agent(token=fake.token).epoch == 1
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_drain_by_console_is_answered_at_once_with_redis_frozen(self, redis_server):
+        pool = make_pool()
+        warm, drained = make_replica(pool), make_replica(pool)
+        console = signed_in("operator")
+        usual_s, _ = timed(lambda: console.post(reverse("drain", args=[warm.public_id])))
+        redis_server.freeze()
+        took_s, answer = timed(lambda: console.post(reverse("drain", args=[drained.public_id])))
+        assert took_s < patience_s(usual_s)
+        redis_server.thaw()
+        assert answer.status_code == 302
+        drained.refresh_from_db()
+        assert drained.state == State.DRAINING
 
 
 @pytest.mark.django_db(transaction=True)
