@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,5 +98,5 @@ def test_outages_never_overlap_and_cover_each_notice(found):
         for begin, length, is_loop in found
     ]
     spans = sorted((h.since, h.until) for h in told(notices))
-    assert all(a[1] < b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] < b[0] for a, b in pairwise(spans))
     assert all(any(s <= n.since and n.at <= u for s, u in spans) for n in notices)
