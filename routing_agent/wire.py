@@ -290,6 +290,7 @@ class ReplicaReport(Message, frozen=True, kw_only=True):
     inflight_tokens: Count = 0
     engine_running: Count | None = None
     engine_waiting: Count | None = None
+    engine_max_running: Count | None = None  # requests it computes at once
     kv_usage: Ratio | None = None
     kv_capacity_tokens: Count | None = None
     scrape_age_s: float | None = None

@@ -290,6 +290,7 @@ class Replica:
             inflight_tokens=self.inflight_tokens,
             engine_running=self.figures.running,
             engine_waiting=self.figures.waiting,
+            engine_max_running=self.max_running,
             kv_usage=self.figures.kv_usage,
             kv_capacity_tokens=self.figures.kv_capacity_tokens or self.kv_capacity_tokens,
             scrape_age_s=None if self.scraped_at is None else max(now - self.scraped_at, 0.0),

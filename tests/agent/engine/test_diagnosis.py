@@ -348,7 +348,15 @@ async def test_facts_reach_the_report(engine, client):
     await prober.visit(replica)
     report = replica.report(0.0)
     assert (report.kv_capacity_tokens, report.engine_version) == (4096, "b1")
-    assert replica.max_running == 2
+    assert report.engine_max_running == 2
+
+
+async def test_triton_tells_its_batch_size_in_its_metrics(engine, client):
+    line = 'nv_trt_llm_request_metrics{request_type="max"} 64\n'
+    engine.pages["/metrics"] = (200, line)
+    replica, _, scraper = seen(engine, client, kind="triton")
+    await scraper.visit(replica)
+    assert replica.report(0.0).engine_max_running == 64
 
 
 async def test_facts_are_asked_once_in_a_process_life(engine, client):
