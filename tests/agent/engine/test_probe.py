@@ -208,3 +208,16 @@ async def test_a_fault_in_watching_one_replica_does_not_end_the_watching(engine,
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert "visit_failed" in "".join(capsys.readouterr())
+
+
+async def test_trouble_found_elsewhere_brings_the_next_visit_forward(engine, client):
+    """A pause of an hour, then a doubt: it is looked at within a second or so."""
+    settings = PoolSettings(probe_interval_s=3600)
+    replica, prober, _ = watched(engine, client, settings=settings)
+    running = asyncio.ensure_future(prober.run())
+    await until(lambda: replica.health == "healthy")
+    replica.note_doubt("answers", "draining")
+    await until(lambda: not replica.doubts)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert engine.calls["/v1/completions"] == 1
