@@ -18,11 +18,13 @@ CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 CONTINUED_PATHS: Final = frozenset({CHAT, COMPLETIONS})
 
-# What tells an engine to write on in the last message instead of answering it. llama.cpp does so
-# by itself when the assistant has the last word; of the others it is not known.
+# What tells an engine to write on in the last message instead of answering it; of the others no
+# way is known. llama.cpp repeats the message in plain answers, but never in a stream.
+_WRITE_ON: Final = b'"continue_final_message":true,"add_generation_prompt":false,'
 CHAT_FIELDS: Final[Mapping[EngineName, bytes]] = {
-    "vllm": b'"continue_final_message":true,"add_generation_prompt":false,',
+    "vllm": _WRITE_ON,
     "sglang": b'"continue_final_message":true,',
+    "llamacpp": _WRITE_ON,
 }
 
 # Fields that ask for more than text, or tie the text to a state that another replica does not have.

@@ -51,7 +51,7 @@ def extra_path_fault(path: str) -> str:
     """Say why a pool may not add `path` to what is forwarded, or "" if it may."""
     if not path.startswith("/") or path != unquote(path) or "//" in path or "." in path:
         return "must be a plain absolute path"
-    if not path.isascii() or any(c <= " " or c in "?#\\;" for c in path):
+    if not path.isascii() or any(c <= " " or c in "?#\\;%" for c in path):
         return "must be a plain absolute path"
     lowered = path.lower()
     for word in _MANAGEMENT_WORDS:

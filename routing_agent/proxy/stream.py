@@ -100,8 +100,10 @@ class EventReader:
     def end(self) -> bytes:
         """Take the end of the stream; give what is left to pass on."""
         rest, self._kept = self._kept, b""
-        if not rest.strip() or self.error is not None:
+        if self.error is not None:
             return b""
+        if not rest.strip():
+            return rest  # perhaps the second half of a line end
         if not self._keep(rest):
             return b""
         return rest if _EVENT_END.search(rest[-4:]) else rest + b"\n\n"

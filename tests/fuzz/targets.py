@@ -85,7 +85,7 @@ def events(data: bytes) -> None:
 
 
 def _read(stream: bytes, pieces: list[bytes]) -> tuple[Any, ...]:
-    reader = EventReader(strip_usage=True)
+    reader = EventReader(strip_usage=False)
     transcript = Transcript(CHAT)
     transcript.is_continuing = True
     out = b""
