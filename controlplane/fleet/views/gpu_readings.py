@@ -12,6 +12,7 @@ from controlplane.telemetry import source
 from controlplane.telemetry.snapshots import NoData, SeriesSet, Window
 
 UTILIZATION = "utilization"
+TEMPERATURE = "temperature_celsius"
 SIMULATED = "Simulated GPUs: the figures come from simulated engines."
 
 
@@ -22,6 +23,8 @@ def of_node(node: Node, figure: str, wanted: Window) -> SeriesSet | NoData:
         return NoData(_why_none(node))
     found = source.gpu_chart(agent.public_id, figure, wanted)
     if isinstance(found, NoData):
+        if figure == TEMPERATURE and node.gpus and all(g.get("simulated") for g in node.gpus):
+            return NoData(f"{node.name}: its GPUs are simulated and have no temperature.")
         return NoData(f"{found.reason} {_why_none(node)}")
     return _flagged(found, [node])
 

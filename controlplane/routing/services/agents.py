@@ -235,7 +235,7 @@ def _note_return(agent: Agent, report: wire.Report, verb: str, state: dict[str, 
         target=("agent", agent.public_id),
         reason=f"last heard {silent_s:.0f} s before",
         change=(
-            None,
+            {},
             {
                 "from": agent.last_seen_at.isoformat(),
                 "to": state["last_seen_at"].isoformat(),

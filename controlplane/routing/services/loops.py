@@ -78,7 +78,7 @@ def note_begin(name: str, interval_s: float) -> None:
                 verb=LOOP_RESUMED,
                 target=("loop", name),
                 reason=f"stood still for {stood_still_s:.0f} s, runs every {interval_s:g} s",
-                change=(None, {"from": before.started_at.isoformat(), "to": now.isoformat()}),
+                change=({}, {"from": before.started_at.isoformat(), "to": now.isoformat()}),
             )
 
 
