@@ -169,8 +169,11 @@ class Transcript:
         earlier = self.earlier_tokens
         prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
         if isinstance(prompt, int) and isinstance(output, int):
-            usage["prompt_tokens"] = max(prompt - earlier, 0)
+            prompt = usage["prompt_tokens"] = max(prompt - earlier, 0)
             usage["completion_tokens"] = output + earlier
+            details = usage.get("prompt_tokens_details")
+            if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
+                details["cached_tokens"] = min(details["cached_tokens"], prompt)
 
 
 def _chunk_of(event: bytes) -> dict[str, Any] | None:

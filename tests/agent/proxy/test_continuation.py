@@ -156,6 +156,19 @@ async def test_usage_told_with_every_event_makes_the_count_exact(rig: Rig) -> No
     assert (rig.records[0].output_tokens, rig.records[0].estimated) == (6, False)
 
 
+async def test_what_the_other_engine_had_cached_is_no_more_than_the_prompt(rig: Rig) -> None:
+    """It may have had the text so far in its cache, which was output."""
+
+    async def cached(call: Call) -> None:
+        await call.stream(event("b"), event(finish="stop"), usage_event(14, 1, cached=13), DONE)
+
+    await started(rig, breaking("one", " two", " three"), cached)
+    reply = await rig.ask({**STREAM, "stream_options": {"include_usage": True}})
+    (usage,) = [json.loads(data)["usage"] for data in reply.events[:-1] if "prompt_t" in data]
+    assert (usage["prompt_tokens"], usage["prompt_tokens_details"]) == (11, {"cached_tokens": 11})
+    assert rig.records[0].cached_prompt_tokens == 11
+
+
 async def test_the_seam_does_not_show(rig: Rig) -> None:
     """One id, one role, one end."""
     await started(rig, breaking("one", " two"), going_on)
