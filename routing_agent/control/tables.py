@@ -26,11 +26,12 @@ def read_table(content: bytes) -> RoutingTable:
     """Decode and validate a table, its digest included; BadTable says what is wrong where."""
     try:
         table = msgspec.json.decode(content, type=RoutingTable)
-    except msgspec.MsgspecError as error:
+        digests = (table_digest(table), digest_as_sent(content))
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadTable(_located(str(error))) from None
     if table.schema > SCHEMA:
         raise BadTable(f"$.schema: {table.schema} is newer than {SCHEMA}, the newest known here")
-    if table.digest not in (table_digest(table), digest_as_sent(content)):
+    if table.digest not in digests:
         raise BadTable("$.digest: does not fit the content")
     return table
 

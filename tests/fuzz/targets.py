@@ -100,7 +100,13 @@ def _read(stream: bytes, pieces: list[bytes]) -> tuple[Any, ...]:
         return ("refused",)
     transcript.broke(reader.usage)
     assert transcript.earlier_tokens >= 0 or reader.usage is not None
-    return out + rest, reader.is_complete, reader.error, transcript.text_to_continue()
+    # A line end that a cut parts from an error event goes with the event.
+    return (
+        (out + rest).rstrip(b"\r\n"),
+        reader.is_complete,
+        reader.error,
+        transcript.text_to_continue(),
+    )
 
 
 class Wire(asyncio.Transport):
