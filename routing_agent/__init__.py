@@ -1,3 +1,3 @@
-"""The routing agent: one per node, carries the OpenAI traffic; deployable without the control plane."""
+"""The routing agent: one per node, carries the OpenAI traffic, needs no control plane."""
 
 __version__ = "0.1.0"

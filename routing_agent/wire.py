@@ -10,7 +10,7 @@ Times are Unix seconds (float), durations seconds, sizes bytes or tokens, ratios
 from __future__ import annotations
 
 import hashlib
-import math
+from bisect import bisect_left
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -41,10 +41,7 @@ LATENCY_BOUNDS_S: Final = tuple(0.001 * LATENCY_BUCKET_GROWTH**i for i in range(
 
 def latency_bucket(seconds: float) -> int:
     """Give the index of the first bound that is not below `seconds`; one past the last = +Inf."""
-    if seconds <= LATENCY_BOUNDS_S[0]:
-        return 0
-    i = math.ceil(math.log(seconds / 0.001) / math.log(LATENCY_BUCKET_GROWTH) - 1e-9)
-    return min(i, len(LATENCY_BOUNDS_S))
+    return bisect_left(LATENCY_BOUNDS_S, seconds)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,7 +51,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class PoolSettings(Message, frozen=True, kw_only=True):
     """Every knob of a pool that its agents obey, with the product's defaults.
 
-    This class is the one table of defaults: the console, the API, the documentation and the stand-alone
+    This class is the one table of defaults: console, API, documentation and the stand-alone
     router read it (`tests/contract/` holds them equal). Seconds and counts.
     """
 
@@ -137,7 +134,7 @@ class Pool(Message, frozen=True, kw_only=True):
 
 
 class WeightedPool(Message, frozen=True, kw_only=True):
-    """A pool's share of a model's sessions; weights need not add up to 100, zero is exactly zero."""
+    """A pool's share of a model's sessions; weights need not add up to 100, zero is just that."""
 
     pool: str
     weight: Annotated[float, Meta(ge=0)] = 100.0
@@ -207,7 +204,7 @@ def table_digest(table: RoutingTable) -> str:
 
 
 def redacted(table: RoutingTable) -> RoutingTable:
-    """Give the same table with engine credentials and key hashes replaced, fit for people and logs."""
+    """Give the table without engine credentials and key hashes, fit for people and logs."""
     pools = tuple(
         msgspec.structs.replace(
             pool,
@@ -278,7 +275,7 @@ class RegisterReply(Message, frozen=True, kw_only=True, tag_field="kind", tag="r
 
 
 class ReplicaReport(Message, frozen=True, kw_only=True):
-    """One replica as one agent sees it. Counters run since this agent started (`Report.started_at`)."""
+    """One replica as one agent sees it; counters run since `Report.started_at`."""
 
     replica: str
     pool: str = ""
@@ -339,7 +336,7 @@ class TenantDelta(Message, frozen=True, kw_only=True):
 
 
 class UsageRecord(Message, frozen=True, kw_only=True):
-    """One finished request, to be counted once. Numbered by the agent, resent until acknowledged."""
+    """One finished request, counted once: numbered by the agent, resent until acknowledged."""
 
     number: Count
     at: float
