@@ -180,6 +180,11 @@ class StreamAnswer:
     def arrived(self, connection: EngineConnection) -> Failed | None:
         """Pass whole events on; end well only if the stream ended well."""
         reader = self.reader
+        if self.has_begun and self.transcript is None and not connection.is_complete:
+            chunks = connection.chunks
+            if len(chunks) == 1 and reader.is_token(chunks[0]):
+                self._client.send(chunks.pop())
+                return None
         try:
             data = reader.feed(connection.take())
         except StreamError as fault:

@@ -195,6 +195,21 @@ async def test_who_may_call(rig: Rig, header: dict[str, str], status: int, code:
         assert rig.calls == [0]
 
 
+async def test_a_kept_connection_is_asked_for_its_key_anew_by_each_table(rig: Rig) -> None:
+    """A revoked key ends with the table that revokes it, and another key is another caller."""
+    await rig.start()
+    rig.configure(table=two_tenants())
+    client = await RawClient.open(rig.port)
+
+    async def status(key: str) -> int:
+        client.post(chat(), authorization=f"Bearer {key}")
+        return (await client.reply()).status
+
+    assert [await status(key) for key in ("sk-1", "sk-1", "nope", "sk-1")] == [200, 200, 401, 200]
+    rig.apply(api_keys=tuple(key for key in rig.table.api_keys if key.id != "k1"))
+    assert [await status(key) for key in ("sk-1", "sk-2")] == [401, 200]
+
+
 async def test_records_name_tenant_key_and_replica(rig: Rig) -> None:
     """One record a request, with who, where and how much."""
     await rig.start()

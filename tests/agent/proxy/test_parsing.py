@@ -74,6 +74,27 @@ def test_a_stream_without_errors_passes_byte_for_byte(stream: bytes, cuts: list[
     assert out + reader.end() == stream
 
 
+@given(st.lists(PIECES, max_size=12))
+def test_the_quick_way_for_tokens_finds_what_the_slow_way_finds(pieces: list[bytes]) -> None:
+    """R03: an event that passes as a token has been counted, and hides no end, error or usage."""
+    slow, quick = EventReader(strip_usage=False), EventReader(strip_usage=False)
+    for piece in pieces:
+        passed = slow.feed(piece)
+        assert (piece if quick.is_token(piece) else quick.feed(piece)) == passed
+    for name in ("events", "has_token", "is_finished", "is_done", "error", "is_complete"):
+        assert getattr(quick, name) == getattr(slow, name)
+
+
+def test_tokens_in_the_frame_of_those_before_take_the_quick_way() -> None:
+    reader = EventReader(strip_usage=False)
+    for text in ("a", "b"):
+        reader.feed(event(text))
+    assert reader.is_token(event("c"))
+    assert not reader.is_token(event('"'))
+    assert not reader.is_token(event(finish="stop"))
+    assert not reader.is_token(event("d") + event("e"))
+
+
 def test_the_stripped_event_is_the_only_one_missing() -> None:
     """R10."""
     reader = EventReader(strip_usage=True)
@@ -212,6 +233,19 @@ def test_a_conversation_keeps_its_fingerprint_as_it_grows() -> None:
 
     assert asked("a") == asked("a", "b", "c")
     assert asked("a") != asked("b")
+
+
+def test_long_texts_are_told_apart_by_both_ends() -> None:
+    """A fingerprint stays short, and two questions about one long document are two sessions."""
+
+    def asked(text: str) -> bytes:
+        body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+        return parse(json.dumps(body).encode(), "/v1/chat/completions").fingerprint
+
+    document = "word " * 30_000
+    assert asked(document + "why?") != asked(document + "how?")
+    assert asked("why?" + document) != asked("how?" + document)
+    assert len(asked(document)) < 10_000
 
 
 @given(st.binary(max_size=200))
