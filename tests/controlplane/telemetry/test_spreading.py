@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controlplane.telemetry import packing, series, spreading
 from controlplane.telemetry.recent import RecentStore
-from controlplane.telemetry.snapshots import Window
+from controlplane.telemetry.snapshots import NoData, Window
 from controlplane.telemetry.spreading import Stretch
 from tests.controlplane.telemetry.conftest import T0, delta, replica, report
 
@@ -83,11 +83,11 @@ def test_after_an_outage_rates_are_the_average_and_gauges_stay_gaps(store: Recen
     window = Window(end_s=int(T0) + 80, step_s=5, steps=16, span_s=5)
     steps = store.pool_steps("chat", int(T0), int(T0) + 80)
     rates = series.request_series(steps, window).series["answered"][1:]
-    assert all(9.7 <= rate <= 10.3 for rate in rates)
+    assert rates == pytest.approx([10.0] * len(rates), abs=0.3)
     tokens = series.token_series(steps, window).series["output"][1:]
-    assert all(99 <= rate <= 101 for rate in tokens)
+    assert tokens == pytest.approx([100.0] * len(tokens), abs=1.0)
     of_replica = series.replica_rates(steps, window, "rpl-1").series["requests"][1:]
-    assert all(9.7 <= rate <= 10.3 for rate in of_replica)
+    assert of_replica == pytest.approx([10.0] * len(of_replica), abs=0.3)
     assert series.load_series(steps, window).series["running"][2:] == [None] * 14
     minutes = store.pool_minutes(["chat"], T0 + 81, 2)["chat"]
     assert sum(m.requests["200"] for m in minutes) == 820
@@ -102,6 +102,7 @@ def test_few_requests_in_a_long_outage_are_a_low_rate_not_gaps(store: RecentStor
     )
     store.book(quiet, T0 + 61)
     steps = store.pool_steps("chat", int(T0), int(T0) + 60)
+    assert not isinstance(steps, NoData)
     assert None not in steps
     window = Window(end_s=int(T0) + 60, step_s=60, steps=1, span_s=60)
     (rate,) = series.request_series(steps, window).series["answered"]
