@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
     if options.benchmark in NOT_YET:
         print(
             f"bin/bench {options.benchmark} does not exist yet. "
-            f"There are: {', '.join(BENCHMARKS)}, all, setup.",
+            f"There are: {', '.join(BENCHMARKS)}, all, setup, faults.",
             file=sys.stderr,
         )
         return 2
@@ -40,6 +40,8 @@ def main(words: list[str]) -> int:
         return 1
     if options.benchmark == "setup":
         return int(import_module("bench.setup").run())
+    if options.benchmark == "faults":
+        return int(import_module("bench.faults").run(options))
     return _measure(options)
 
 
@@ -47,10 +49,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bin/bench", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "benchmark",
-        choices=[*BENCHMARKS, "all", "setup", *NOT_YET],
+        choices=[*BENCHMARKS, "all", "setup", "faults", *NOT_YET],
         metavar="BENCHMARK",
         help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
-        + "; all; setup: install the peers, each in an environment of its own",
+        + "; all; setup: install the peers, each in an environment of its own"
+        "; faults: whether every answer is right or a clear error while engines and clients fail",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
@@ -62,6 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--quick", action="store_true", help="one short round, to see that everything runs"
+    )
+    faults = parser.add_argument_group("faults")
+    faults.add_argument("--minutes", type=float, default=60.0, help="how long (default 60)")
+    faults.add_argument("--rate", type=float, default=8.0, help="requests a second (default 8)")
+    faults.add_argument("--seed", type=int, default=1, help="of the schedule (default 1)")
+    faults.add_argument(
+        "--broken-stream", choices=("end", "continue"), default="end", help="as of `serve`"
     )
     return parser
 

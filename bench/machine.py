@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -73,6 +74,21 @@ class Process:
     def memory_mib(self) -> float:
         """Give the resident memory now."""
         return sum(_resident_mib(pid) for pid in self._pids())
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send a signal; after a SIGKILL it is gone on return."""
+        if self.is_alive:
+            self._process.send_signal(number)
+        if number == signal.SIGKILL:
+            self._process.wait()
+
+    def descriptors(self) -> int:
+        """Give how many files and sockets it has open."""
+        return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
+
+    def output(self) -> str:
+        """Give all it wrote."""
+        return self._said.read_text(errors="replace")
 
     def stop(self) -> None:
         """Stop it."""
