@@ -41,6 +41,7 @@ class Connection:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    came: bytearray = field(default_factory=bytearray)  # of the answer that is being read
 
     def reset(self) -> None:
         """Leave with an RST."""
@@ -50,12 +51,14 @@ class Connection:
 
     async def reply(self) -> Reply:
         """Read one answer to its end, or to where it was cut off."""
+        self.came.clear()
         try:
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except (asyncio.IncompleteReadError, ConnectionError) as problem:
             raise Broken("no answer, the connection was closed") from problem
         first, *lines = head.rstrip("\r\n").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in _split(lines)}
+        self.came += head.encode("latin-1")
         body = bytearray()
         try:
             await self._read_body(headers, body)
@@ -74,6 +77,7 @@ class Connection:
             if size == 0:
                 return
             body += chunk[:-2]
+            self.came += chunk[:-2]
 
 
 def _split(lines: list[str]) -> list[tuple[str, str, str]]:
@@ -215,7 +219,9 @@ class Clients:
             async with asyncio.timeout(ANSWER_LIMIT_S):
                 verdict = judge(asked, await connection.reply())
         except TimeoutError:
-            verdict = Verdict("wrong", f"no end within {ANSWER_LIMIT_S:.0f} s")
+            came = bytes(connection.came[-300:]) or b"nothing"
+            why = f"no end of its {asked.kind} within {ANSWER_LIMIT_S:.0f} s, came: {came!r}"
+            verdict = Verdict("wrong", why)
         except (Broken, ValueError, LookupError) as problem:
             verdict = Verdict("wrong", f"not HTTP: {problem!r}")
         self._note(way, asked.request_id, verdict)

@@ -22,7 +22,7 @@ from typing import Any
 
 import uvloop
 
-MODES = ("well", "never", "stall", "reset", "cut", "429", "500", "503", "garbage", "slow")
+MODES = ("well", "never", "stall", "reset", "cut", "429", "500", "503", "garbage", "slow", "event")
 SHARE = 0.7  # of the requests meet the fault that is switched on
 STEP_S = 0.01
 SLOW_STEP_S = 0.15
@@ -43,6 +43,9 @@ WORDS = (
 LENGTH = re.compile(r"in (\d+) words")
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+ERROR_EVENT = (
+    b'data: {"error":{"message":"scripted fault","type":"scripted","code":500,"param":null}}\n\n'
 )
 GARBAGE = b"\x00\xff\x16\x03\x01 not HTTP at all \r\n\r\n{]"
 METRICS = (
@@ -136,16 +139,21 @@ class Engine:
         elif path == "/v1/completions":  # the first request of a prober
             call.send_json({"choices": [{"index": 0, "text": "x", "finish_reason": "length"}]})
         elif asked.get("stream"):
-            await self._stream(call, asked, fault)
+            await self._stream(call, asked, fault, is_early=is_early)
         else:
             call.send_json(_completion(*_said(asked)))
 
-    async def _stream(self, call: _Call, asked: dict[str, Any], fault: str) -> None:
+    async def _stream(
+        self, call: _Call, asked: dict[str, Any], fault: str, *, is_early: bool
+    ) -> None:
         answer, done = _said(asked)
         left = answer.tokens[done:]
         breaks_at = self.dice.randint(1, max(len(left) - 1, 1)) if fault != "well" else None
         call.writer.write(STREAM_HEAD)
         for at, token in enumerate(left):
+            if fault == "event" and at == (0 if is_early else breaks_at):
+                call.end_stream(ERROR_EVENT)  # as SGLang does: an error inside a 200, then [DONE]
+                return
             if at == breaks_at and fault != "slow":
                 await call.break_stream(fault)
             call.send_event({"choices": [_choice({"content": token})]})
@@ -155,8 +163,7 @@ class Engine:
         call.send_event({"choices": [_choice({}, answer.finish)]})
         if (asked.get("stream_options") or {}).get("include_usage"):
             call.send_event({"choices": [], "usage": _usage(answer, done)})
-        call.send_chunk(b"data: [DONE]\n\n")
-        call.writer.write(b"0\r\n\r\n")
+        call.end_stream()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +196,13 @@ class _Call:
         self.send_chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
 
     def send_chunk(self, data: bytes) -> None:
+        if self.writer.transport.is_closing():
+            raise ConnectionResetError
         self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end_stream(self, last: bytes = b"") -> None:
+        self.send_chunk(last + b"data: [DONE]\n\n")
+        self.writer.write(b"0\r\n\r\n")
 
     async def peer_left(self) -> None:
         while await self.reader.read(1024):

@@ -31,6 +31,7 @@ LIMITS = (
     "--ttft-timeout=2",
     "--stall-timeout=2",
     "--connect-timeout=0.5",
+    "--end-to-end-timeout=20",  # the only limit of plain answers that may be of any length
     "--retry-backoff=0.05",
     "--retry-budget=0.3",
     "--breaker-failures=4",
@@ -236,9 +237,11 @@ class Drill:
         await faults
 
     async def _until_ready(self) -> None:
-        async with asyncio.timeout(QUIET_LIMIT_S):
-            while any(r.get("health") != "healthy" for r in (await self._state())["replicas"]):  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.1)
+        end = time.monotonic() + QUIET_LIMIT_S
+        while any(r.get("health") != "healthy" for r in (await self._state())["replicas"]):
+            if time.monotonic() > end:
+                raise BenchError(f"its engines are not healthy. {self.agent.last_words()}")
+            await asyncio.sleep(0.1)
 
     async def _quiet(self, minute: float) -> Quiet:
         """Wait until nothing is left, or for as long as something may be."""

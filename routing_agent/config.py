@@ -33,6 +33,7 @@ POOL_OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("--ttft-timeout", "ttft_limit_s", "SECONDS"),
     ("--stall-timeout", "stall_limit_s", "SECONDS"),
     ("--connect-timeout", "connect_limit_s", "SECONDS"),
+    ("--end-to-end-timeout", "end_to_end_limit_s", "SECONDS"),
     ("--max-retries", "max_retries", "N"),
     ("--retry-backoff", "retry_backoff_s", "SECONDS"),
     ("--retry-budget", "retry_budget_ratio", "RATIO"),

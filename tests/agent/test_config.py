@@ -46,6 +46,7 @@ def test_every_option_sets_its_setting():
         "--ttft-timeout": "12.5",
         "--stall-timeout": "4",
         "--connect-timeout": "0.5",
+        "--end-to-end-timeout": "90",
         "--max-retries": "1",
         "--retry-backoff": "0.2",
         "--retry-budget": "0.5",
