@@ -64,12 +64,10 @@ def stages_of(life: Life) -> list[Stretch]:
         stretch.began_at = at
         stretch.ended_at = at = min(max(stretch.ended_at, at), life.ended_at)
         found.append(stretch)
+    found[-1].ended_at = end = life.ended_at  # every life has a first stage: RECEIVED
     is_bad = life.status >= _BAD
-    end = Stretch("FAILED" if is_bad else "DONE", at, life.ended_at, life.error if is_bad else "")
-    if found:
-        found[-1].ended_at = life.ended_at
-        end.began_at = life.ended_at
-    return [*found, end]
+    last = Stretch("FAILED" if is_bad else "DONE", end, end, life.error if is_bad else "")
+    return [*found, last]
 
 
 def _stretches(life: Life) -> Iterator[Stretch]:

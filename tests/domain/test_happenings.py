@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,6 +87,40 @@ def test_a_halt_and_its_adoption_are_one_line():
     halt = Notice(verb=happenings.HALT, subject="publication", since=at(0), at=at(0), reason="why")
     adopt = Notice(verb=happenings.ADOPT, subject="publication", since=at(60), at=at(60))
     assert lines(halt, adopt) == ["Publishing halted, then adopted: why"]
+
+
+def notice(verb, subject, **given):
+    return Notice(verb=verb, subject=subject, since=at(5), at=at(5), **given)
+
+
+def test_an_end_whose_beginning_is_older_than_the_window_stands_alone():
+    assert lines(notice(happenings.ADOPT, "publication", reason="a backup")) == [
+        "Publishing went on: a backup"
+    ]
+    assert lines(notice(happenings.RESTORE, "rpl-1", reason="answers")) == [
+        "Replica rpl-1 back: answers"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "told_as"),
+    [
+        ("push", "and got epoch 4 by push"),
+        ("disk", "from its disk table"),
+        ("none", "without a table"),
+    ],
+)
+def test_a_restart_says_where_the_agent_has_its_table_from(source, told_as):
+    restart = notice(happenings.RESTARTED, "node-1", epoch=4, table_source=source)
+    assert lines(restart) == [f"Agent on node-1 restarted: {told_as}"]
+
+
+def test_an_outage_in_which_every_agent_was_restarted_says_so():
+    both = [heard(n, restarted=True, table_source="disk") for n in ("node-1", "node-2")]
+    assert lines(resumed(), *both) == [
+        "Control plane away: node-1 restarted from its disk table;"
+        " node-2 restarted from its disk table"
+    ]
 
 
 moments = st.integers(0, 1000)
