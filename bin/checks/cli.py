@@ -18,7 +18,7 @@ HELP = """usage: bin/test [fast | tour] [words for pytest …]
 
   bin/test          lint, types, import contracts, Django's checks and every test,
                     the control plane's on SQLite and on a throw-away PostgreSQL
-  bin/test fast     the inner loop, under a minute: lint and what needs no server
+  bin/test fast     the inner loop: lint and what needs no server
   bin/test tour     the end-to-end story: the real stack, killed piece by piece
 
 Further words go to pytest: bin/test fast -k breaker. With words, coverage has no floor.
