@@ -130,9 +130,3 @@ def _running(
 
 def _says_ready(folder: Path) -> bool:
     return "ready to accept connections" in (folder / "log").read_text(errors="replace")
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -33,13 +33,6 @@ class Unauthorized(ProblemError):
     default_code = "unauthorized"
 
 
-class Forbidden(ProblemError):
-    """The caller is known and may not do this."""
-
-    status = 403
-    default_code = "forbidden"
-
-
 class NotFound(ProblemError):
     """What was named does not exist."""
 
