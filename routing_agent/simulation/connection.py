@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
         self._body_bytes = 0
-        self.job: Job | None = None  # freed when the client leaves
+        self.jobs: list[Job] = []  # freed when the client leaves
 
     # The transport's side
 
@@ -91,8 +91,8 @@ class Connection(asyncio.Protocol):
         """Free everything at once: whether queued or running, nobody waits for it any more."""
         self._stop_idle_timer()
         self._waiting.clear()
-        job, self.job = self.job, None
-        if job is not None:
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
             self._owner.abandon(job)
         self._owner.left(self)
 
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         self._answering = False
 
     def _done(self) -> None:
-        self.job = None
+        self.jobs = []
         self._busy = False
         if not self._keep_alive or self._owner.is_draining:
             self._transport.close()

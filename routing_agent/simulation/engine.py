@@ -34,6 +34,7 @@ class Job:
     finish_reason: Literal["stop", "length"]
     max_tokens: int
     arrived_at: float
+    choice: int = 0  # which of the answers to one request this is
     started_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None

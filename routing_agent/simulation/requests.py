@@ -9,13 +9,16 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import xxhash
 
-from routing_agent.simulation.text import LABEL_TOKENS, answer, answer_length, label
+from routing_agent.simulation.choices import Choice, Finish, Sampling, Tool, after, choices, chosen
 from routing_agent.simulation.tokens import BYTES_PER_TOKEN, VOCABULARY, token_count
 
 # Qwen2.5-VL makes 256 to 1,280 tokens of a picture; 1 KiB of our text is 256 tokens.
 _PICTURE_BYTES = 1024
 _MISSING_FIELD = re.compile(r"missing required field `([^`]+)`")
 _PLACE = re.compile(r"`\$\.?([^`]*)`")
+# OpenAI's own limit; vLLM's is 16,384 choices and 20 alternatives.
+_MOST_CHOICES = 128
+_MOST_LOGPROBS = 20
 
 
 class EngineRefusal(Exception):
@@ -36,35 +39,34 @@ class StreamOptions(msgspec.Struct, frozen=True):
     continuous_usage_stats: bool | None = False
 
 
-class _Body(msgspec.Struct, frozen=True, kw_only=True):
+class _Body(Sampling, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
-    stop: str | list[str] | None = None
-    n: int | None = 1
-    temperature: float | None = None
-    seed: int | None = None
-    min_tokens: int = 0
-    ignore_eos: bool = False
     cache_salt: str | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):
     role: str
     content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[Any] | None = None
 
 
 class _ChatBody(_Body, frozen=True, kw_only=True):
     messages: list[_Message]
     max_completion_tokens: int | None = None
     tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     continue_final_message: bool = False
     add_generation_prompt: bool = True
 
 
 class _CompletionBody(_Body, frozen=True, kw_only=True):
     prompt: str | list[str | int]
+    logprobs: int | None = None
 
 
 class _EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +99,8 @@ class Generation:
     kind: Literal["chat", "completion"]
     prompt: bytes
     prompt_tokens: int
-    pieces: list[str]
-    finish_reason: Literal["stop", "length"]
-    stop_reason: str | None = None
+    choices: tuple[Choice, ...]
+    top_logprobs: int | None = None  # alternatives to each token; `None`: no log-probabilities
     max_tokens: int
     stream: bool = False
     include_usage: bool = False
@@ -135,6 +136,40 @@ def read_chat(body: bytes, limits: Limits) -> Generation:
     return _generation("chat", asked, prompt, longest, limits)
 
 
+def _tool_to_call(asked: _ChatBody, prompt: bytes) -> Tool | None:
+    """Call a tool whenever that is allowed, and say something once its result is there."""
+    wanted = asked.tool_choice or "auto"
+    if not asked.tools or wanted == "none":
+        return None
+    if wanted == "auto" and asked.messages[-1].role == "tool":
+        return None
+    try:
+        tools = msgspec.convert(asked.tools, list[Tool])
+    except msgspec.ValidationError as problem:
+        raise _invalid("value_error", "tools", str(problem)) from problem
+    tool = chosen(tools, wanted, prompt)
+    if tool is None:
+        raise EngineRefusal(
+            400,
+            "The tool specified in `tool_choice` does not match any of the specified `tools`",
+            "BadRequestError",
+        )
+    return tool
+
+
+def _top_logprobs(asked: _ChatBody | _CompletionBody) -> int | None:
+    if isinstance(asked, _CompletionBody):
+        top = asked.logprobs
+    else:
+        top = (asked.top_logprobs or 0) if asked.logprobs else None
+        if asked.top_logprobs and not asked.logprobs:
+            raise _bad("when using `top_logprobs`, `logprobs` must be set to true", "top_logprobs",
+                       asked.top_logprobs)  # fmt: skip
+    if top is not None and not 0 <= top <= _MOST_LOGPROBS:
+        raise _bad(f"at most {_MOST_LOGPROBS} logprobs are given", "logprobs", top)
+    return top
+
+
 def _continued(asked: _ChatBody, longest: int | None, limits: Limits) -> Generation:
     """Write on in the last message: as a greedy model does, with what it would have said anyway."""
     *before, last = asked.messages
@@ -145,31 +180,17 @@ def _continued(asked: _ChatBody, longest: int | None, limits: Limits) -> Generat
     said, prompt = last.content, _chat_prompt(before, asked.tools)
     ahead = None if longest is None else longest + token_count(said.encode())
     whole = _generation("chat", asked, prompt, ahead, limits)
-    rest = _after(whole.pieces, said)
+    first = whole.choices[0]
+    rest = after(first.pieces, said)
     if rest is None:  # not its own words: it goes on from them all the same
         return _generation("chat", asked, prompt + said.encode(), longest, limits)
     prompt += said.encode()
     is_cut = longest is not None and len(rest) >= longest
+    finish: Finish = "length" if is_cut else first.finish
+    kept = replace(first, pieces=rest[:longest] or [""], finish=finish)
     return replace(
-        whole,
-        prompt=prompt,
-        prompt_tokens=token_count(prompt),
-        pieces=rest[:longest] or [""],
-        finish_reason="length" if is_cut else whole.finish_reason,
+        whole, prompt=prompt, prompt_tokens=token_count(prompt), choices=(kept, *whole.choices[1:])
     )
-
-
-def _after(pieces: list[str], said: str) -> list[str] | None:
-    """Give the pieces that follow on what was said; `None` if these did not begin so."""
-    for number, piece in enumerate(pieces):
-        if not said:
-            return pieces[number:]
-        if not piece.startswith(said[: len(piece)]):
-            return None
-        if len(piece) > len(said):
-            return [piece[len(said) :], *pieces[number + 1 :]]
-        said = said[len(piece) :]
-    return None if said else []
 
 
 def read_completion(body: bytes, limits: Limits) -> Generation:
@@ -239,15 +260,14 @@ def _generation(
     prompt_tokens = token_count(prompt)
     _check_length(prompt_tokens, longest, limits)
     max_tokens = limits.longest_request_tokens - prompt_tokens if longest is None else longest
-    pieces, finish, stop = _answer(asked, prompt, max_tokens, limits)
+    tool = _tool_to_call(asked, prompt) if isinstance(asked, _ChatBody) else None
     options = asked.stream_options or StreamOptions()
     return Generation(
         kind=kind,
         prompt=prompt,
         prompt_tokens=prompt_tokens,
-        pieces=pieces,
-        finish_reason=finish,
-        stop_reason=stop,
+        choices=choices(asked, prompt, max_tokens, limits.answer_tokens, tool),
+        top_logprobs=_top_logprobs(asked),
         max_tokens=max_tokens,
         stream=bool(asked.stream),
         include_usage=bool(options.include_usage),
@@ -256,47 +276,15 @@ def _generation(
     )
 
 
-def _answer(
-    asked: _Body, prompt: bytes, max_tokens: int, limits: Limits
-) -> tuple[list[str], Literal["stop", "length"], str | None]:
-    """Give the tokens to say, why they end, and the stop string if one ended them."""
-    seed = xxhash.xxh3_64_intdigest(prompt, asked.seed or 0)
-    if asked.ignore_eos:
-        pieces = answer(seed, max_tokens, max_tokens)
-    elif max_tokens <= LABEL_TOKENS:
-        pieces = label(seed)[:max_tokens]
-    else:
-        wanted = max(answer_length(seed, limits.answer_tokens), asked.min_tokens)
-        pieces = answer(seed, wanted, max_tokens)
-    stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
-    cut = _first_stop("".join(pieces), stops)
-    if cut is not None:
-        return _cut(pieces, cut[0], len(cut[1])), "stop", cut[1]
-    return pieces, "length" if len(pieces) >= max_tokens else "stop", None
-
-
-def _first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
-    found = [(text.find(stop), stop) for stop in stops if stop]
-    return min((hit for hit in found if hit[0] >= 0), default=None)
-
-
-def _cut(pieces: list[str], position: int, stop_length: int) -> list[str]:
-    """Keep the tokens up to the one that completes the stop string, and the text before it."""
-    kept: list[str] = []
-    start = 0
-    for piece in pieces:
-        kept.append(piece[: max(0, position - start)])
-        start += len(piece)
-        if start >= position + stop_length:
-            break
-    return kept
-
-
 def _check_sampling(asked: _Body) -> None:
     if asked.temperature is not None and asked.temperature < 0:
         raise _bad("temperature must be non-negative", "temperature", asked.temperature)
-    if asked.n is not None and asked.n != 1:
-        raise _bad("the simulated engine gives one choice: n must be 1", "n", asked.n)
+    count = 1 if asked.n is None else asked.n
+    if not 1 <= count <= _MOST_CHOICES:
+        raise _bad(f"n must be between 1 and {_MOST_CHOICES}", "n", count)
+    if count > 1 and asked.temperature == 0:
+        message = f"n must be 1 when using greedy sampling, got {count}."
+        raise EngineRefusal(400, message, "BadRequestError")
 
 
 def _check_length(prompt_tokens: int, output_tokens: int | None, limits: Limits) -> None:
@@ -328,6 +316,8 @@ def _chat_prompt(messages: list[_Message], tools: list[Any] | None) -> bytes:
     parts = [b"<tools>", msgspec.json.encode(tools), b"</tools>\n"] if tools else []
     for message in messages:
         parts += (b"<|im_start|>", message.role.encode(), b"\n", _content(message.content))
+        if message.tool_calls:
+            parts.append(msgspec.json.encode(message.tool_calls))
         parts.append(b"<|im_end|>\n")
     parts.append(b"<|im_start|>assistant\n")
     return b"".join(parts)

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 
 from routing_agent.simulation import faults
+from routing_agent.simulation.choices import Choice
 from routing_agent.simulation.connection import Connection, HttpRequest
 from routing_agent.simulation.engine import Engine, Job
 from routing_agent.simulation.replies import VERSION, EmbeddingReply, StreamReply, WholeReply
 from routing_agent.simulation.requests import (
     EngineRefusal,
+    Generation,
     read_chat,
     read_completion,
     read_embedding,
@@ -103,29 +105,36 @@ class Routes:
         order = (read_chat if is_chat else read_completion)(request.body, limits)
         answer_id = _answer_id("chatcmpl" if is_chat else "cmpl", request)
         reply_kind = StreamReply if order.stream else WholeReply
-        spoken = "".join(order.pieces).encode()
-        work = Request(
+        reply = reply_kind(connection, fate, order, answer_id, limits.model)
+        connection.jobs = [
+            Job(
+                request=self._work(order, choice),
+                listener=reply,
+                finish_reason=choice.finish,
+                max_tokens=order.max_tokens,
+                arrived_at=self._engine.now(),
+                choice=number,
+            )
+            for number, choice in enumerate(order.choices)
+        ]
+        for job in list(connection.jobs):
+            self._engine.start(job)
+
+    def _work(self, order: Generation, choice: Choice) -> Request:
+        spoken = "".join(choice.pieces).encode()
+        block_tokens = self._engine.scheduler.profile.block_tokens
+        return Request(
             id=self._engine.next_id(),
             prompt_tokens=order.prompt_tokens,
-            output_tokens=len(order.pieces),
-            block_hashes=block_hashes(
-                order.prompt + spoken, self._engine.scheduler.profile.block_tokens, order.salt
-            ),
+            output_tokens=len(choice.pieces),
+            block_hashes=block_hashes(order.prompt + spoken, block_tokens, order.salt),
         )
-        connection.job = Job(
-            request=work,
-            listener=reply_kind(connection, fate, order, answer_id, limits.model),
-            finish_reason=order.finish_reason,
-            max_tokens=order.max_tokens,
-            arrived_at=self._engine.now(),
-        )
-        self._engine.start(connection.job)
 
     def _embed(self, request: HttpRequest, connection: Connection, fate: faults.Fate) -> None:
         limits = self._engine.limits
         inputs = read_embedding(request.body, limits)
         answer_id = _answer_id("embd", request)
-        connection.job = Job(
+        job = Job(
             request=Request(
                 id=self._engine.next_id(), prompt_tokens=inputs.prompt_tokens, output_tokens=0
             ),
@@ -134,7 +143,8 @@ class Routes:
             max_tokens=0,
             arrived_at=self._engine.now(),
         )
-        self._engine.start(connection.job)
+        connection.jobs = [job]
+        self._engine.start(job)
 
     # Everything else
 

@@ -96,3 +96,8 @@ def _split(word: str) -> tuple[str, ...]:
         return (word,)
     half = (len(word) + 1) // 2
     return (word[:half], word[half:])
+
+
+def words(seed: int, count: int) -> str:
+    """Give the first words of a text."""
+    return " ".join("".join(answer(seed, count, 8 * count)).split()[:count]).rstrip(".,")
