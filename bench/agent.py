@@ -23,7 +23,6 @@ from routing_agent.app import Parts
 from routing_agent.config import serve_config
 from routing_agent.control.reporter import note_usage
 from routing_agent.control.spool import UsageSpool
-from routing_agent.proxy.server import Proxy
 
 REPORT_PAUSE_S = 2.0
 
@@ -68,7 +67,7 @@ async def live(port: int, folder: Path, engine_ports: list[int]) -> None:
     parts = Parts.build(serve_config(["--worker-urls", "http://unused"]))
     parts.apply_at(table(engine_ports), time.time())
     spool = UsageSpool(folder / "usage.jsonl")
-    proxy = Proxy(parts.fleet, parts.metrics, on_finished=lambda done: note_usage(spool, done))
+    proxy = parts.proxy(lambda done: note_usage(spool, done))
     await proxy.start("127.0.0.1", port)
     loops = [*parts.watchers().values(), take_reports(parts, spool)]
     running = asyncio.gather(*loops)

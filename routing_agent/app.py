@@ -25,13 +25,14 @@ from routing_agent.config import Config, Managed, Standalone
 from routing_agent.control.admin import AdminPort, LocalReading, SignedOnly
 from routing_agent.control.http_server import HttpServer
 from routing_agent.control.identity import RegistrationRefused
+from routing_agent.core.attention import Attention
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.sampling import threshold
 from routing_agent.engine.probe import Prober
 from routing_agent.engine.scrape import Scraper
 from routing_agent.http_client import HttpClient
 from routing_agent.managed import ManagedLife, StateFolderTaken
-from routing_agent.metrics import Metrics
+from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.otlp import SpanExporter
 from routing_agent.proxy.server import Proxy
 from routing_agent.records import RecentRecords
@@ -80,7 +81,7 @@ async def live(config: Config) -> int:
 
 
 async def _live_alone(parts: Parts, role: Standalone, stop: StopSignals) -> None:
-    proxy = Proxy(parts.fleet, parts.metrics, chance=parts.chance)
+    proxy = parts.proxy()
     admin = AdminPort(LocalReading(), parts.fleet, parts.metrics, proxy)
     admin.records = parts.keep_records(proxy)
     async with Ports(parts, proxy, HttpServer(admin.handle)):
@@ -91,9 +92,7 @@ async def _live_alone(parts: Parts, role: Standalone, stop: StopSignals) -> None
 
 async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
     with ManagedLife(role, parts.for_control()) as life:
-        proxy = Proxy(
-            parts.fleet, parts.metrics, chance=parts.chance, on_finished=life.note_finished
-        )
+        proxy = parts.proxy(life.note_finished)
         proxy.unix_clock = life.clock.now  # keys expire and usage is dated by its time, not ours
         gate = SignedOnly()
         admin = AdminPort(gate, parts.fleet, parts.metrics, proxy, life.receiver, life.state)
@@ -190,6 +189,7 @@ class Parts:
     metrics: Metrics
     client: HttpClient  # to the control plane
     engine_client: HttpClient
+    attention: Attention  # of the one loop that all of them run in
     collector_client: HttpClient
     certificate: tls.ServerCertificate | None
     chance: random.Random
@@ -198,7 +198,7 @@ class Parts:
     @classmethod
     def build(cls, config: Config) -> Parts:
         """Make the parts; nothing of them runs yet."""
-        metrics, collector_client = Metrics(), HttpClient()
+        metrics, collector_client, attention = Metrics(), HttpClient(), Attention()
         exporter = None
         if config.collector is not None:
             exporter = SpanExporter(config.collector, collector_client, metrics.records)
@@ -207,7 +207,8 @@ class Parts:
             fleet=Fleet(),
             metrics=metrics,
             client=HttpClient(tls=_control_trust(config.role)),
-            engine_client=HttpClient(tls=tls.trust(config.engine_ca_file)),
+            engine_client=HttpClient(tls.trust(config.engine_ca_file), attention),
+            attention=attention,
             collector_client=collector_client,
             exporter=exporter,
             certificate=tls.ServerCertificate(*config.certificate) if config.certificate else None,
@@ -225,6 +226,16 @@ class Parts:
         self.metrics.table_applied_at = now
         for fault in change.faults:
             log.warning("table_row_left_out", epoch=table.epoch, why=fault)
+
+    def proxy(self, on_finished: Callable[[FinishedRequest], None] | None = None) -> Proxy:
+        """Make the traffic port; it does not listen yet."""
+        return Proxy(
+            self.fleet,
+            self.metrics,
+            chance=self.chance,
+            attention=self.attention,
+            on_finished=on_finished,
+        )
 
     def for_control(self) -> managed.Parts:
         """Give what the control side needs."""

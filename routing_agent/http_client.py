@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import httptools
 
 from routing_agent import tls
+from routing_agent.core.attention import Attention
 
 READ_BYTES = 64 * 1024
 BODY_LIMIT_BYTES = 64 * 1024 * 1024  # a table of 1,000 replicas is below 1 MiB
@@ -133,6 +135,7 @@ class HttpClient:
     """Makes calls one at a time per connection; safe to share between the tasks of one loop."""
 
     tls: ssl.SSLContext | None = None
+    attention: Attention | None = None  # of the loop: time in which it did not look is not counted
     _idle: dict[Origin, list[_Connection]] = field(default_factory=dict)
     _closed: bool = False
     _swept_at: float = 0.0
@@ -150,7 +153,7 @@ class HttpClient:
         origin, target = split_url(url)
         message = _message(method, target, origin.authority, headers or {}, body)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with self._within(timeout_s):
                 return await self._exchange(origin, message)
         except TimeoutError:
             raise TimedOut(f"no answer from {origin.authority} within {timeout_s:g} s") from None
@@ -163,6 +166,31 @@ class HttpClient:
         except OSError as error:
             why = tls.connection_fault(error)
             raise CallFailed(f"cannot talk to {origin.authority}: {why}") from None
+
+    @asynccontextmanager
+    async def _within(self, limit_s: float) -> AsyncIterator[None]:
+        """Limit a block of code to so much time in which the loop did look."""
+        loop = asyncio.get_running_loop()
+        lost_before_s = self._lost_s()
+        ends_at = loop.time() + limit_s
+        timers: list[asyncio.TimerHandle] = []
+
+        def look() -> None:
+            at = ends_at + self._lost_s() - lost_before_s
+            if at > loop.time():
+                timers[:] = [loop.call_at(at, look)]
+            else:
+                scope.reschedule(loop.time())
+
+        timers.append(loop.call_at(ends_at, look))
+        try:
+            async with asyncio.timeout(None) as scope:
+                yield
+        finally:
+            timers[0].cancel()
+
+    def _lost_s(self) -> float:
+        return 0.0 if self.attention is None else self.attention.lost_s(time.monotonic())
 
     async def close(self) -> None:
         """Drop the kept connections; calls still running finish and keep none."""

@@ -18,6 +18,10 @@ LIMIT_OF_PHASE: Final[dict[Phase, Limit | None]] = {
 }
 
 
+# Limits that hold others to their pace: time in which our own loop did not look is not theirs. What
+# a client was promised, the wait in the queue and the end to end, is real time.
+OTHERS_PACE: Final[frozenset[Limit]] = frozenset({"connect", "ttft", "stall", "client"})
+
 # The slowest generation that is believed: a plain answer shows nothing before its last token.
 SLOWEST_TOKEN_S: Final = 0.1
 

@@ -23,7 +23,7 @@ from routing_agent.proxy.upstream import EngineConnection, EngineLink
 # new connection executes it once.
 CLOSE_RACE_S: Final = 0.5
 
-# How many connect limits an attempt waits while its engine accepts other connections.
+# How many connect limits an attempt waits at most while its engine accepts other connections.
 BURST_PATIENCE: Final = 4
 
 Verdict = Literal["good", "bad", "none"]
@@ -71,7 +71,7 @@ class Owner(Protocol):
 class Attempt:
     """One try at one replica."""
 
-    __slots__ = ("_connecting", "_head", "_is_over", "_raced", "_sent_at", "_tokens",
+    __slots__ = ("_connecting", "_head", "_is_over", "_patience", "_raced", "_sent_at", "_tokens",
                  "_trial", "answer", "body", "connect_s", "connection", "first_token_at", "link",
                  "owner", "pool", "replica", "started_at")  # fmt: skip
 
@@ -91,6 +91,7 @@ class Attempt:
         self._head = b""
         self.body = b""
         self._is_over = False
+        self._patience = BURST_PATIENCE
         self._raced = False
         self._sent_at = now
         self._tokens = tokens
@@ -152,16 +153,14 @@ class Attempt:
         """Whether the answer comes as events."""
         return isinstance(self.answer, StreamAnswer)
 
-    @property
-    def is_engine_accepting(self) -> bool:
-        """Whether the engine let others in while this attempt waited for its connection.
+    def may_wait_on(self) -> bool:
+        """Note a connect limit that passed; true if the connection may still be waited for.
 
         A burst can overrun an engine's queue of new connections; the kernel tries again after a
-        second. That is not an engine that is down, so the attempt waits a little longer.
+        second. If the engine let others in meanwhile it is not down, and the attempt waits longer.
         """
-        waited_s = monotonic() - self.started_at
-        longest_s = BURST_PATIENCE * self.pool.settings.connect_limit_s
-        return self.link.connected_at >= self.started_at and waited_s < longest_s
+        self._patience -= 1
+        return self._patience > 0 and self.link.connected_at >= self.started_at
 
     # -- Receiver of the connection ------------------------------------------------------------
 

@@ -14,7 +14,13 @@ import structlog
 
 from routing_agent.core.choose import FULL, Choice, RouteRequest, choose, exclusion
 from routing_agent.core.continuation import CONTINUED_PATHS, can_continue, judge_continuation
-from routing_agent.core.deadlines import Limit, Phase, first_byte_limit_s, next_deadline
+from routing_agent.core.deadlines import (
+    OTHERS_PACE,
+    Limit,
+    Phase,
+    first_byte_limit_s,
+    next_deadline,
+)
 from routing_agent.core.explain import candidates_of
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
@@ -394,13 +400,20 @@ class Exchange:
 
     # -- limits and ends -----------------------------------------------------------------------
 
+    def forgive(self, lost_s: float) -> None:
+        """Put off a limit of somebody else's pace by the time in which we did not look."""
+        if self._limit in OTHERS_PACE:
+            self.deadline += lost_s
+            if self.deadline >= self._end_at and self._limit != "client":
+                self.deadline, self._limit = self._end_at, "end_to_end"
+
     def deadline_passed(self) -> None:
         """End the phase whose limit has passed."""
         if self._limit == "client":
             self.client_left()
         elif self._limit == "queue" or self.attempt is None:
             self._answer_error(self._waited_too_long())
-        elif self._limit == "connect" and self.attempt.is_engine_accepting:
+        elif self._limit == "connect" and self.attempt.may_wait_on():
             self._enter("connecting", self.proxy.now)
         elif self._limit == "connect":
             self.attempt_failed(Failed("connect", "no connection within the limit"))

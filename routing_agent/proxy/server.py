@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from routing_agent import tls
+from routing_agent.core.attention import TICK_S, Attention
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.replica import Replica
@@ -35,8 +36,6 @@ from routing_agent.wire import RequestRecord
 
 log = structlog.get_logger(__name__)
 
-# One coarse clock instead of a timer per request: limits are seconds, a tenth more does not matter.
-TICK_S: Final = 0.1
 # Connections waiting to be accepted: a burst of clients must not see resets.
 BACKLOG: Final = 2048
 
@@ -53,6 +52,7 @@ class Proxy:
         metrics: Metrics,
         *,
         chance: Chance | None = None,
+        attention: Attention | None = None,
         on_finished: Callable[[FinishedRequest], None] | None = None,
     ) -> None:
         self.fleet = fleet
@@ -60,6 +60,7 @@ class Proxy:
         self.on_finished = on_finished
         # Spreads load and jitter; nothing secret hangs on it.
         self.chance: Chance = chance or random.Random()  # noqa: S311
+        self.attention = attention or Attention()  # shared with whoever else waits for engines
         self.ids = IdSource()
         self.engine_trust: ssl.SSLContext | None = None  # None: whom the system trusts
         self.clients: set[ClientConnection] = set()
@@ -134,6 +135,7 @@ class Proxy:
             link.close()
         if self._ticker is not None:
             self._ticker.cancel()
+        self.attention.ended()
         # One turn of the loop, so that closed transports get their `connection_lost`.
         await asyncio.sleep(0)
 
@@ -219,9 +221,13 @@ class Proxy:
     # -- the coarse clock ----------------------------------------------------------------------
 
     def _tick(self) -> None:
+        # One coarse clock instead of a timer per request: limits are seconds.
         self._ticker = self.loop.call_later(TICK_S, self._tick)
         now = self.now = monotonic()
         self.wall = self.unix_clock()
+        lost_s = self.attention.looked(now)
+        if lost_s:
+            self._forgive(lost_s)
         for exchange in [e for e in self._exchanges if e.deadline <= now]:
             exchange.deadline_passed()
         for client in [c for c in self.clients if c.deadline <= now]:
@@ -234,6 +240,13 @@ class Proxy:
             self._table_changed()
         self._wake_queues()
         self._cut_overdue(now)
+
+    def _forgive(self, lost_s: float) -> None:
+        """Give engines and clients the time in which we did not look at them."""
+        for exchange in self._exchanges:
+            exchange.forgive(lost_s)
+        for client in self.clients:
+            client.deadline += lost_s
 
     def _table_changed(self) -> None:
         """Drop connections to replicas that are gone; those under way go on."""
