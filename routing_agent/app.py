@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from routing_agent import __version__, managed, tls
+from routing_agent import __version__, managed, sockets, tls
 from routing_agent import log as logging
 from routing_agent.config import Config, Managed, Standalone
 from routing_agent.control.admin import AdminPort, LocalReading, SignedOnly
@@ -50,6 +50,7 @@ EXIT_REFUSED = 3  # the control plane does not accept this agent: starting again
 def main(config: Config) -> int:
     """Run an agent to its end; gives the exit status."""
     logging.configure(config.log_level)
+    log.info("open_file_limit", files=sockets.raise_open_file_limit())
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             return runner.run(live(config))

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from routing_agent import tls
+from routing_agent import sockets, tls
 from routing_agent.core.attention import Attention
 
 READ_BYTES = 64 * 1024
@@ -32,6 +32,10 @@ class CallFailed(Exception):
 
 class ConnectionRefused(CallFailed):
     """Nobody listens at the address: the process is gone, not slow."""
+
+
+class OutOfSockets(CallFailed):
+    """This agent itself has no socket left: it says nothing about the other side."""
 
 
 class TimedOut(CallFailed):
@@ -164,8 +168,9 @@ class HttpClient:
                 raise error.__context__ from None
             raise CallFailed(f"{origin.authority} answered something that is not HTTP") from None
         except OSError as error:
+            kind = OutOfSockets if sockets.is_own_fault(error) else CallFailed
             why = tls.connection_fault(error)
-            raise CallFailed(f"cannot talk to {origin.authority}: {why}") from None
+            raise kind(f"cannot talk to {origin.authority}: {why}") from None
 
     @asynccontextmanager
     async def _within(self, limit_s: float) -> AsyncIterator[None]:

@@ -11,6 +11,7 @@ from routing_agent.wire import PoolSettings
 
 Failure = Literal[
     "connect",  # refused, unreachable or no connection within the limit
+    "exhausted",  # this agent itself had no socket left to connect with
     "broken",  # the connection ended before the first byte of an answer
     "engine_error",  # 500, 502, 504, or an error event in place of the first token
     "overloaded",  # 429 or 503: the engine is busy, not broken
@@ -23,6 +24,7 @@ Failure = Literal[
 # Busy is not broken: overload never counts against a replica.
 COUNTS_AGAINST_REPLICA: Final[dict[Failure, bool]] = {
     "connect": True,
+    "exhausted": False,
     "broken": True,
     "engine_error": True,
     "overloaded": False,
@@ -34,6 +36,7 @@ COUNTS_AGAINST_REPLICA: Final[dict[Failure, bool]] = {
 # A request that has waited its whole limit, or whose answer has begun, is not tried again.
 MAY_BE_RETRIED: Final[dict[Failure, bool]] = {
     "connect": True,
+    "exhausted": True,
     "broken": True,
     "engine_error": True,
     "overloaded": True,

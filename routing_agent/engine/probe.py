@@ -18,7 +18,13 @@ from routing_agent.engine import diagnosis
 from routing_agent.engine.base import EngineFacts, FirstRequest, json_object, names_of, read_models
 from routing_agent.engine.drivers import driver_for
 from routing_agent.engine.rounds import Rounds
-from routing_agent.http_client import CallFailed, ConnectionRefused, HttpClient, Response
+from routing_agent.http_client import (
+    CallFailed,
+    ConnectionRefused,
+    HttpClient,
+    OutOfSockets,
+    Response,
+)
 
 log = structlog.get_logger()
 
@@ -69,7 +75,11 @@ class Prober:
     async def visit(self, replica: Replica) -> None:
         """Probe one replica once."""
         known = self._acquaintance(replica)
-        problem = await self._problem(replica, known)
+        try:
+            problem = await self._problem(replica, known)
+        except OutOfSockets as error:
+            log.warning("probe_left_out", replica=replica.id, why=str(error))
+            return
         now = time.monotonic()
         if replica.note_probe(not problem, problem or diagnosis.well(replica, now), now):
             log.info("replica_health", replica=replica.id, pool=replica.pool, **_health(replica))
@@ -96,12 +106,14 @@ class Prober:
     # -- does it take requests? ----------------------------------------------------------------
 
     async def _problem(self, replica: Replica, known: Acquaintance) -> str:
-        """Call the health page; "" = good, else what is wrong."""
+        """Call the health page; "" = good, else what is wrong. OutOfSockets says nothing of it."""
         paths = driver_for(replica.endpoint.engine).ready_paths
         problem = ""
         for path in (known.ready_path,) if known.ready_path else paths:
             try:
                 response = await self._call(replica, path)
+            except OutOfSockets:
+                raise
             except CallFailed as error:
                 return self._no_answer(known, error)
             if response.ok:

@@ -13,6 +13,7 @@ from routing_agent.core.engine_errors import Kind
 from routing_agent.core.engine_traits import linger_s
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
+from routing_agent.core.retries import Failure
 from routing_agent.proxy.answer import Client, Failed, PlainAnswer, StreamAnswer, answer_for
 from routing_agent.proxy.request import ParsedRequest
 from routing_agent.proxy.transcript import Transcript
@@ -171,10 +172,11 @@ class Attempt:
         self.connect_s = now - self.started_at
         self._send(connection, now)
 
-    def connect_failed(self, reason: str) -> None:
-        """Report that there is no connection."""
+    def connect_failed(self, reason: str, *, is_own_fault: bool) -> None:
+        """Report that there is no connection, and whose fault it is."""
         self._connecting = None
-        self.owner.attempt_failed(Failed("connect", f"cannot connect: {reason}"))
+        failure: Failure = "exhausted" if is_own_fault else "connect"
+        self.owner.attempt_failed(Failed(failure, f"cannot connect: {reason}"))
 
     def arrived(self, connection: EngineConnection) -> None:
         """Relay what arrived."""

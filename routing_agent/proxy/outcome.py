@@ -71,6 +71,9 @@ def final_error(failed: Failed, replica: Replica) -> ErrorAnswer:
     if failed.failure == "too_slow":
         message = f"{where} was too slow: {failed.detail}. Try again, or ask for fewer tokens."
         return ErrorAnswer("engine_too_slow", message)
+    if failed.failure == "exhausted":
+        message = f"This router has no socket left to reach {where}: {failed.detail}. Try again."
+        return ErrorAnswer("no_replica", message, retry_after_s=1.0)
     if failed.failure in ("overloaded", "stopping"):
         return ErrorAnswer("engine_busy", f"{where} is busy: {failed.detail}.", retry_after_s=1.0)
     return ErrorAnswer("engine_failed", f"{where} failed: {failed.detail}. Try again.")

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 import httptools
 
-from routing_agent import tls
+from routing_agent import sockets, tls
 from routing_agent.core.address import parse_url
 from routing_agent.core.replica import Replica
 from routing_agent.proxy import headers
@@ -35,8 +35,8 @@ class Receiver(Protocol):
         """A new connection is there."""
         ...
 
-    def connect_failed(self, reason: str) -> None:
-        """There will be no connection."""
+    def connect_failed(self, reason: str, *, is_own_fault: bool) -> None:
+        """There will be no connection, perhaps for want of a socket of our own."""
         ...
 
     def arrived(self, connection: EngineConnection) -> None:
@@ -266,7 +266,8 @@ class EngineLink:
                 ssl=self._trust,
             )
         except OSError as fault:
-            receiver.connect_failed(tls.connection_fault(fault))
+            reason = tls.connection_fault(fault)
+            receiver.connect_failed(reason, is_own_fault=sockets.is_own_fault(fault))
         else:
             self.connected_at = monotonic()
             receiver.connected(connection)
