@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
     if options.benchmark in NOT_YET:
         print(
             f"bin/bench {options.benchmark} does not exist yet. "
-            f"There are: {', '.join(BENCHMARKS)}, all, setup, faults.",
+            f"There are: {', '.join(BENCHMARKS)}, all, setup, faults, drop-in.",
             file=sys.stderr,
         )
         return 2
@@ -40,6 +40,14 @@ def main(words: list[str]) -> int:
         return 1
     if options.benchmark == "setup":
         return int(import_module("bench.setup").run())
+    if options.benchmark == "drop-in":
+        if find_spec("openai") is None:
+            print(
+                "bin/bench drop-in: this Python has no openai; bin/test installs it.",
+                file=sys.stderr,
+            )
+            return 1
+        return int(import_module("bench.drop_in").run(options))
     if options.benchmark == "faults":
         return int(import_module("bench.faults").run(options))
     return _measure(options)
@@ -49,11 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bin/bench", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "benchmark",
-        choices=[*BENCHMARKS, "all", "setup", "faults", *NOT_YET],
+        choices=[*BENCHMARKS, "all", "setup", "faults", "drop-in", *NOT_YET],
         metavar="BENCHMARK",
         help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
         + "; all; setup: install the peers, each in an environment of its own"
-        "; faults: whether every answer is right or a clear error while engines and clients fail",
+        "; faults: whether every answer is right or a clear error while engines and clients fail"
+        "; drop-in: whether the openai client hears the same through an agent as from its engine",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
@@ -73,6 +82,14 @@ def _parser() -> argparse.ArgumentParser:
     faults.add_argument(
         "--broken-stream", choices=("end", "continue"), default="end", help="as of `serve`"
     )
+    drop_in = parser.add_argument_group("drop-in")
+    drop_in.add_argument("--engine", metavar="URL", help="the engine, without /v1")
+    drop_in.add_argument("--agent", metavar="URL", help="the agent before that engine alone")
+    drop_in.add_argument("--engine-key", default="", metavar="KEY", help="the engine's API key")
+    drop_in.add_argument(
+        "--only", default="", metavar="WORD", help="questions that begin so: chat, embeddings, …"
+    )
+    drop_in.add_argument("--key", default="", metavar="KEY", help="a client key of the agent")
     return parser
 
 

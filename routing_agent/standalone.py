@@ -109,6 +109,7 @@ def build_table(
     """Make the routing table for what the engines serve."""
     endpoints: dict[str, list[Endpoint]] = {}
     aliases: dict[str, list[str]] = {}
+    sizes: dict[str, list[int]] = {}
     for number, url in enumerate(config.worker_urls, 1):
         if url not in found:
             continue
@@ -116,6 +117,7 @@ def build_table(
             endpoint = _endpoint(config, url, f"replica-{number}" + f".{k}" * (k > 0), found[url])
             endpoints.setdefault(names[0], []).append(endpoint)
             aliases.setdefault(names[0], []).extend(names[1:])
+            sizes.setdefault(names[0], []).extend(_context_sizes(found[url].models, names))
     for alias, model in config.aliases.items():
         aliases.setdefault(model, []).append(alias)
     tenants = {key.tenant for key in config.client_keys}
@@ -125,7 +127,7 @@ def build_table(
         fleet_revision=0,
         created_at=at,
         open_access=not config.client_keys,
-        models=tuple(_route(model, aliases[model]) for model in endpoints),
+        models=tuple(_route(model, aliases[model], sizes[model]) for model in endpoints),
         pools=tuple(_pool(config, model, members) for model, members in endpoints.items()),
         tenants=tuple(Tenant(name=name) for name in sorted(tenants)),
         api_keys=tuple(
@@ -166,9 +168,18 @@ def _pool(config: Standalone, model: str, members: list[Endpoint]) -> Pool:
     )
 
 
-def _route(model: str, aliases: list[str]) -> ModelRoute:
-    unique = tuple(dict.fromkeys(alias for alias in aliases if alias != model))
-    return ModelRoute(model=model, aliases=unique, split=(WeightedPool(pool=model),))
+def _context_sizes(models: tuple[ServedModel, ...], names: tuple[str, ...]) -> list[int]:
+    return [model.max_model_len for model in models if model.id in names and model.max_model_len]
+
+
+def _route(model: str, aliases: list[str], context_tokens: list[int]) -> ModelRoute:
+    """Give a model's route; what its smallest engine takes is what any of them takes."""
+    return ModelRoute(
+        model=model,
+        aliases=tuple(dict.fromkeys(alias for alias in aliases if alias != model)),
+        split=(WeightedPool(pool=model),),
+        context_tokens=min(context_tokens, default=None),
+    )
 
 
 def _with_digest(table: RoutingTable) -> RoutingTable:

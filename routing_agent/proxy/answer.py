@@ -212,6 +212,14 @@ class StreamAnswer:
         self._end(connection, self.reader.end())
         return True
 
+    def release(self) -> None:
+        """Send the final event if it waits for a usage event: there comes no more."""
+        data = self.reader.release()
+        if data and self.transcript is not None:
+            data = self.transcript.through(data)
+        if data:
+            self._client.send(data)
+
     def _send(self, connection: EngineConnection, data: bytes) -> None:
         if self.has_begun:
             if self.transcript is not None:

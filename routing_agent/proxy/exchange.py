@@ -326,6 +326,8 @@ class Exchange:
         self.tries = (*self.tries, life.failed_try(self, attempt, failed, now))
         verdict: Verdict = "bad" if COUNTS_AGAINST_REPLICA[failed.failure] else "none"
         has_begun = self.has_begun
+        if attempt.has_begun and isinstance(attempt.answer, StreamAnswer):
+            attempt.answer.release()
         attempt.stop(verdict, now)
         log.info(
             "attempt_failed",

@@ -68,8 +68,9 @@ class StreamError(Exception):
 class EventReader:
     """Follows one stream; `feed` gives the bytes to pass on."""
 
-    __slots__ = ("_after", "_before", "_frames", "_kept", "error", "events", "finished_choices",
-                 "has_token", "is_done", "is_finished", "strip_usage", "usage")  # fmt: skip
+    __slots__ = ("_after", "_before", "_extra", "_final", "_frames", "_kept", "error", "events",
+                 "finished_choices", "has_token", "is_done", "is_finished", "strip_usage",
+                 "usage")  # fmt: skip
 
     def __init__(self, *, strip_usage: bool) -> None:
         self.strip_usage = strip_usage  # we asked for the usage chunk, the client did not
@@ -81,6 +82,10 @@ class EventReader:
         self.error: bytes | None = None  # the engine's own error event
         self.events = 0  # data events with content: the estimate where no usage is told
         self._kept = b""
+        # A final event waits for the usage event that is stripped: vLLM stamps its fingerprint on
+        # that one, and on the final event where no usage was asked for.
+        self._final = b""
+        self._extra: dict[str, Any] = {}
         self._before = b""  # what stands before and after the text in this stream's token events
         self._after = b""
         self._frames = 0
@@ -94,6 +99,7 @@ class EventReader:
         if (
             before
             and not self._kept
+            and not self._final
             and data.startswith(before)
             and data.endswith(after)
             and data.count(b'"', len(before), len(data) - len(after)) == 0
@@ -107,7 +113,7 @@ class EventReader:
         """Take what arrived; give the whole events to pass on (perhaps none yet)."""
         if self.error is not None:
             return b""
-        if not self._kept and self.has_token and _is_plain(data):
+        if not self._kept and not self._final and self.has_token and _is_plain(data):
             self.events += data.count(b"\n\n")
             if self._frames < _FRAMES:
                 self._take_frame(data)
@@ -118,8 +124,7 @@ class EventReader:
         for match in _EVENT_END.finditer(data):
             event = data[start : match.end()]
             start = match.end()
-            if self._keep(event):
-                out.append(event)
+            out.append(self._passed(event))
         self._kept = data[start:] if start else data
         if len(self._kept) > MAX_EVENT_BYTES:
             raise StreamError(f"an event of more than {MAX_EVENT_BYTES} bytes")
@@ -140,15 +145,31 @@ class EventReader:
         if self.error is not None:
             return b""
         if not rest.strip():
-            return rest  # perhaps the second half of a line end
-        if not self._keep(rest):
-            return b""
-        return rest if _EVENT_END.search(rest[-4:]) else rest + b"\n\n"
+            return self.release() + rest  # perhaps the second half of a line end
+        rest = rest if _EVENT_END.search(rest[-4:]) else rest + b"\n\n"
+        return self._passed(rest) + self.release()
+
+    def release(self) -> bytes:
+        """Give the final event if it still waits: no usage event comes any more."""
+        final, self._final = self._final, b""
+        return final
 
     @property
     def is_complete(self) -> bool:
         """Whether the stream may end here: [DONE] alone is enough only if no error came before."""
         return self.error is None and (self.is_finished or self.is_done)
+
+    def _passed(self, event: bytes) -> bytes:
+        """Give what may go on to the client now that this event has come."""
+        ends, self._extra = self.finished_choices, {}
+        is_kept = self._keep(event)
+        final = self.release()
+        if self._extra:
+            return with_fields(final, self._extra)
+        if is_kept and self.strip_usage and self.finished_choices > ends:
+            self._final = event
+            return final
+        return final + event if is_kept else final
 
     def _keep(self, event: bytes) -> bool:
         """Note what an event tells; false if it must not be passed on."""
@@ -181,6 +202,8 @@ class EventReader:
         if usage is not None and "choices" in chunk:
             self.events -= 1
             self.is_finished = True  # engines send the usage chunk only after the last token
+            if self.strip_usage:
+                self._extra = {k: v for k, v in chunk.items() if k != "usage"}
             return not self.strip_usage
         self._note_typed(chunk)
         return True
@@ -245,6 +268,21 @@ def decoded(payload: bytes) -> dict[str, Any] | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # not JSON: passed on as it is
     return chunk if isinstance(chunk, dict) else None
+
+
+def with_fields(event: bytes, fields: dict[str, Any]) -> bytes:
+    """Give an event with those of the fields that its JSON object lacks; not a byte else changes.
+
+    An event that is not one line of JSON stays as it is.
+    """
+    body = event.rstrip(b"\r\n")
+    chunk = decoded(body[5:]) if body.startswith(b"data:") else None
+    missing = {k: v for k, v in fields.items() if k not in chunk} if chunk else {}
+    if not missing:
+        return event
+    end = body.rindex(b"}")
+    added = b"," + msgspec.json.encode(missing)[1:-1]
+    return body[:end] + added + event[end:]
 
 
 def whole_events(data: bytes) -> list[bytes]:

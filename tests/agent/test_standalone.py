@@ -83,6 +83,16 @@ def test_several_names_for_the_same_weights_are_aliases_and_adapters_are_no_mode
     assert table.pools[0].endpoints[0].adapters == ("lora-a",)
 
 
+def test_a_model_takes_what_its_smallest_engine_takes():
+    def sized(*sizes):
+        models = (ServedModel("m", max_model_len=size) for size in sizes)
+        return {url: Found("vllm", (model,)) for url, model in zip(URLS, models, strict=False)}
+
+    assert built(sized(4096, 2048)).models[0].context_tokens == 2048
+    assert built(sized(4096, None)).models[0].context_tokens == 4096
+    assert built(sized(None)).models[0].context_tokens is None
+
+
 def test_an_engine_that_is_not_known_yet_keeps_its_number():
     table = built({URLS[1]: found("m")})
     assert [e.replica for e in table.pools[0].endpoints] == ["replica-2"]

@@ -78,14 +78,15 @@ def _same(one: Any, other: Any) -> bool:
 def events(data: bytes) -> None:
     """However a stream is cut, the same events pass, and a text is heard once."""
     size = data[0] % 7 + 1 if data else 1
+    strip = bool(data and data[0] & 128)
     stream = data[1:]
-    whole = _read(stream, [stream])
+    whole = _read([stream], strip=strip)
     pieces = [stream[i : i + size] for i in range(0, len(stream), size)]
-    assert _read(stream, pieces)[:3] == whole[:3]
+    assert _read(pieces, strip=strip)[:3] == whole[:3]
 
 
-def _read(stream: bytes, pieces: list[bytes]) -> tuple[Any, ...]:
-    reader = EventReader(strip_usage=False)
+def _read(pieces: list[bytes], *, strip: bool) -> tuple[Any, ...]:
+    reader = EventReader(strip_usage=strip)
     transcript = Transcript(CHAT)
     transcript.is_continuing = True
     out = b""

@@ -7,6 +7,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from routing_agent.proxy.stream import (
     StreamError,
     usage_of_body,
     usage_of_tail,
+    with_fields,
 )
 from tests.fakes.engine import DONE, event, usage_event
 
@@ -101,6 +103,52 @@ def test_the_stripped_event_is_the_only_one_missing() -> None:
     first, last = event("a"), event(finish="stop")
     assert reader.feed(first + last + usage_event(1, 2) + DONE) == first + last + DONE
     assert reader.usage is not None
+
+
+def stamped(data: bytes, **fields: Any) -> bytes:
+    """Give an event with more fields at its end, as vLLM writes them."""
+    end = data.rindex(b"}")
+    return data[:end] + b"," + msgspec.json.encode(fields)[1:-1] + data[end:]
+
+
+@given(st.lists(st.integers(0, 2000), max_size=6), ENDS)
+def test_what_else_the_stripped_event_says_moves_to_the_final_event(
+    cuts: list[int], end: bytes
+) -> None:
+    """vLLM stamps its fingerprint on the usage event, or on the final one where usage is not
+    asked for: a client that did not ask finds it there, at the same byte."""
+    told = {"system_fingerprint": "vllm-1", "metrics": {"x": 0.5}}
+    final, usage = event("b", finish="stop"), stamped(usage_event(1, 2), **told)
+    stream = (event("a") + final + usage + DONE).replace(b"\n", end)
+    reader = EventReader(strip_usage=True)
+    edges = sorted({min(c, len(stream)) for c in cuts} | {0, len(stream)})
+    out = b"".join(reader.feed(stream[a:b]) for a, b in pairwise(edges)) + reader.end()
+    assert out == (event("a") + stamped(final, **told) + DONE).replace(b"\n", end)
+
+
+def test_a_final_event_waits_for_nothing_but_the_event_after_it() -> None:
+    final = event(finish="stop")
+    for after in (DONE, b": ping\n\n", event("b"), event("b") * 2):
+        reader = EventReader(strip_usage=True)
+        assert reader.feed(event("a")) == event("a")
+        assert reader.feed(final) == b""
+        assert not reader.is_token(after)
+        assert reader.feed(after) == final + after
+    reader = EventReader(strip_usage=True)
+    assert reader.feed(final) + reader.end() == final
+    assert reader.feed(final) + reader.release() == final
+    assert EventReader(strip_usage=False).feed(final) == final
+
+
+@pytest.mark.parametrize(
+    "odd", [b"event: x\ndata: {}\n\n", b"data: {\ndata: }\n\n", b"data: [1]\n\n", b""]
+)
+def test_an_event_that_is_not_one_line_of_json_gets_no_fields(odd: bytes) -> None:
+    assert with_fields(odd, {"a": 1}) == odd
+
+
+def test_a_field_that_an_event_has_is_not_changed() -> None:
+    assert with_fields(b'data: {"a":0}\r\n\r\n', {"a": 1}) == b'data: {"a":0}\r\n\r\n'
 
 
 def test_an_endless_event_is_refused() -> None:

@@ -235,6 +235,23 @@ async def test_a_stalled_stream_ends_with_an_error(rig: Rig) -> None:
     assert rig.records[0].status == 504
 
 
+async def test_a_stream_that_stalls_after_its_final_event_has_lost_nothing(rig: Rig) -> None:
+    """R07: the final event waits for a usage event that never comes."""
+
+    async def script(call: Call) -> None:
+        await call.head(200, "text/event-stream")
+        await call.chunk(event("a"))
+        await call.chunk(event("b", finish="stop"))
+        await call.peer_closed.wait()
+
+    await rig.start(script)
+    rig.configure(ttft_limit_s=30, stall_limit_s=0.3)
+    reply = await rig.ask(STREAM)
+    assert reply.text == "ab"
+    assert json.loads(reply.events[-2])["choices"][0]["finish_reason"] == "stop"
+    assert json.loads(reply.events[-1])["error"]["code"] == "engine_too_slow"
+
+
 async def test_no_first_token_in_time_is_a_504(rig: Rig) -> None:
     """R07: the TTFT limit acts apart from the stall limit, and is not retried."""
     await rig.start(hanging, hanging)
