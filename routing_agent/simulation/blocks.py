@@ -30,12 +30,14 @@ class BlockPool:
         """How many blocks keep content that nobody holds."""
         return len(self._evictable)
 
-    def matching(self, hashes: Sequence[int]) -> int:
-        """Count the leading hashes whose blocks are here."""
-        for count, block in enumerate(hashes):
+    def matching(self, hashes: Sequence[int], most: int | None = None) -> int:
+        """Count the leading hashes whose blocks are here, `most` at most."""
+        count = 0
+        for block in hashes if most is None else hashes[:most]:
             if block not in self._referenced and block not in self._evictable:
-                return count
-        return len(hashes)
+                break
+            count += 1
+        return count
 
     def has_room(self, *, private: int, shared: Sequence[int]) -> bool:
         """Say whether `private` new blocks fit once the `shared` ones are held too."""
@@ -64,15 +66,14 @@ class BlockPool:
         self._referenced[block] = 1
         return True
 
-    def release(self, block: int | None) -> None:
-        """Let go of one block; `None` is a private one."""
-        if block is None:
-            self._private -= 1
-            return
-        self._referenced[block] -= 1
-        if not self._referenced[block]:
-            del self._referenced[block]
-            self._evictable[block] = None
+    def release(self, shared: Sequence[int], private: int) -> None:
+        """Let go of a sequence's blocks; a prefix's tail is evicted before its head."""
+        self._private -= private
+        for block in reversed(shared):
+            self._referenced[block] -= 1
+            if not self._referenced[block]:
+                del self._referenced[block]
+                self._evictable[block] = None
 
     def forget(self) -> None:
         """Drop all content that nobody holds (what a cache reset does)."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+_MAY_BE_ZERO = frozenset(
+    ("decode_step_s", "decode_step_per_sequence_s", "adapter_copy_s", "adapter_read_s")
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
@@ -25,17 +29,19 @@ class Profile:
     prefix_cache: bool = True
     weights_bytes: int = 15_231_233_024  # of Qwen2.5-7B in bf16
     kv_bytes_per_token: int = 57_344
+    adapter_slots: int = 8  # LoRA adapters in one batch (vLLM's max_loras; its own default is 1)
+    adapter_host_slots: int = 32  # in host memory (max_cpu_loras)
+    adapter_copy_s: float = 0.02  # host memory to GPU: 160 MB (rank 32) at 8 GB/s
+    adapter_read_s: float = 0.16  # disk to host memory, at 1 GB/s
 
     def __post_init__(self) -> None:
         """Refuse a profile that no engine could have."""
         for name in self.__slots__:
-            if (
-                name not in ("prefix_cache", "decode_step_per_sequence_s")
-                and getattr(self, name) <= 0
-            ):
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
-        if self.decode_step_per_sequence_s < 0:
-            raise ValueError("decode_step_per_sequence_s must not be negative")
+            value = getattr(self, name)
+            if name in _MAY_BE_ZERO and value < 0:
+                raise ValueError(f"{name} is {value}; it must not be negative")
+            if name not in _MAY_BE_ZERO and name != "prefix_cache" and value <= 0:
+                raise ValueError(f"{name} is {value}; it must be above 0")
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -54,6 +60,8 @@ class Profile:
             prefill_tokens_per_s=self.prefill_tokens_per_s * factor,
             decode_step_s=self.decode_step_s / factor,
             decode_step_per_sequence_s=self.decode_step_per_sequence_s / factor,
+            adapter_copy_s=self.adapter_copy_s / factor,
+            adapter_read_s=self.adapter_read_s / factor,
         )
 
 

@@ -1,94 +1,63 @@
 """THE ENGINE AS A MODEL: continuous batching with chunked prefill, KV blocks and a prefix cache.
 
 Pure: the clock is passed in, nothing sleeps and nothing is sent. The same scheduler runs behind the
-HTTP server (`engine.py`) and in event-to-event replays.
+HTTP server (`engine.py`) and in event-to-event replays (`virtual.py`).
 
 A step is planned when it begins and takes effect when it ends. Each running sequence has a number
 of tokens without KV: the whole prompt at first, then the one token it made last. A step works on
 as many of them as the budget allows, oldest sequence first; one that has caught up makes a token.
+
+Most steps are like the one before. A *run* is a number of equal steps: its end is worked out in
+closed form (`runs.py`), so that a replay goes from event to event. With `every_token` a run
+has one step, and each token is told. What happens at which time is the same either way.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
-from routing_agent.simulation.blocks import BlockPool
+from routing_agent.simulation import runs
+from routing_agent.simulation.adapters import AdapterSlots
+from routing_agent.simulation.memory import Memory
 from routing_agent.simulation.profiles import Profile
-
-EventKind = Literal["started", "token", "finished", "preempted"]
+from routing_agent.simulation.sequences import Counters, Event, Request, Sequence
 
 # A step that ends late (a busy machine) is made up for, unless the process stood still this long:
 # a frozen engine computes nothing.
 FORGIVEN_LATENESS_S = 0.25
-
-
-class Event(NamedTuple):
-    """One thing that happened to one request, at the engine's time `at`."""
-
-    kind: EventKind
-    request_id: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What the engine has to compute; `block_hashes` cover the prompt and the output to come."""
-
-    id: str
-    prompt_tokens: int
-    output_tokens: int  # 0: only the prompt is computed (embeddings)
-    block_hashes: Sequence[int] = ()
-
-
-@dataclass(slots=True)
-class _Sequence:
-    request: Request
-    computed: int = 0  # tokens that have KV
-    generated: int = 0
-    blocks: list[int | None] = field(default_factory=list)  # a hash, or None while private
-    published: int = 0  # blocks offered to the prefix cache so far
-    cached_tokens: int = 0
-    started: bool = False
-
-    @property
-    def known_tokens(self) -> int:
-        return self.request.prompt_tokens + self.generated
-
-    @property
-    def is_complete(self) -> bool:
-        return self.generated >= self.request.output_tokens
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the start, for the metrics page."""
-
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    prefix_cache_queries: int = 0  # in tokens
-    prefix_cache_hits: int = 0
-    preemptions: int = 0
-    steps: int = 0
-    busy_s: float = 0.0  # steps that were begun; see `Scheduler.busy_s`
+_ROUNDING = 1e-9  # of a step: a moment this close to a step's end is its end
 
 
 class Scheduler:
     """One engine: `submit` and `cancel` requests, `step` through time."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, *, every_token: bool = True) -> None:
         self.profile = profile
         self.slowdown = 1.0  # every step takes this many times as long
-        self.pool = BlockPool(profile.kv_blocks)
+        self.memory = Memory(profile)
+        self.pool = self.memory.pool
+        self.adapters = AdapterSlots(
+            profile.adapter_slots,
+            profile.adapter_host_slots,
+            copy_s=profile.adapter_copy_s,
+            read_s=profile.adapter_read_s,
+        )
         self.counters = Counters()
         self.last_step_tokens = 0
-        self._waiting: deque[_Sequence] = deque()
-        self._running: list[_Sequence] = []
-        self._by_id: dict[str, _Sequence] = {}
-        self._plan: list[tuple[_Sequence, int]] = []
+        self._every_token = every_token
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._by_id: dict[str, Sequence] = {}
+        self._plan: list[tuple[Sequence, int]] = []
+        self._began = 0.0  # of the run's first step whose effect is still to come
+        self._step_s = 0.0
+        self._steps = 0
         self._due: float | None = None
+        self._may_join = True  # whether one that comes now could be in the next step
+        self._deferred = 0
+        self._blocked: Sequence | None = None  # the one in front, if there is no room for it
+        self._asleep = False
+        self._available_at = float("-inf")  # weights are being loaded until then
 
     @property
     def running(self) -> int:
@@ -101,21 +70,40 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def deferred(self) -> int:
+        """How many of the waiting were passed over at the last step: no slot for their adapter."""
+        return min(self._deferred, len(self._waiting))
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it sleeps."""
+        return self._asleep
+
+    @property
     def kv_usage(self) -> float:
         """What share of the KV blocks sequences hold, 0 to 1."""
         return self.pool.used / self.pool.capacity
 
     def busy_s(self, now: float) -> float:
         """Tell how long it has computed since it started."""
-        to_come = max(0.0, self._due - now) if self._plan and self._due is not None else 0.0
-        return self.counters.busy_s - to_come
+        return self.counters.busy_s + min(max(0.0, now - self._began), self._steps * self._step_s)
 
     def cached_tokens(self, request_id: str) -> int:
         """Tell how many prompt tokens of a live request came from the prefix cache."""
         return self._by_id[request_id].cached_tokens
 
-    def submit(self, request: Request, now: float) -> None:
-        """Queue a request; it starts at the next step that has room. Refuses what can never fit."""
+    def prefill_left(self, now: float) -> float:
+        """Tell how many prompt tokens of the batch are still to be computed at `now`."""
+        left = sum(s.left for s in self._running if s.left > 1 or not s.generated)
+        planned = sum(tokens for s, tokens in self._plan if s.left > 1 or not s.generated)
+        done = min(max(0.0, now - self._began) / self._step_s, self._steps) if self._step_s else 0.0
+        return max(0.0, left - planned * done)
+
+    def submit(self, request: Request, now: float) -> float | None:
+        """Queue a request; it starts at the next step that has room. Refuses what can never fit.
+
+        Gives when to call `step` next.
+        """
         if request.id in self._by_id:
             raise ValueError(f"request {request.id!r} is already here; ids must be unique")
         if request.prompt_tokens < 1 or request.output_tokens < 0:
@@ -124,27 +112,31 @@ class Scheduler:
         if total > self.profile.longest_request_tokens:
             limit = self.profile.longest_request_tokens
             raise ValueError(f"request of {total} tokens exceeds the engine's {limit}")
-        sequence = _Sequence(request)
+        sequence = Sequence(request)
         self._by_id[request.id] = sequence
         self._waiting.append(sequence)
-        if self._due is None:
-            self._due = now  # an empty step: the batch is formed at the next call of `step`
+        if self._may_join:
+            self._cut_short(now)
+        if self._due is None and not self._asleep:
+            self._rest(max(now, self._available_at))
+        return self._due
 
     def cancel(self, request_id: str, now: float) -> bool:
         """Drop a request at once, waiting or running; False if it is not here (any more)."""
         sequence = self._by_id.pop(request_id, None)
         if sequence is None:
             return False
-        self._free(sequence)
+        self._cut_short(now)
         if sequence in self._running:
             self._running.remove(sequence)
+            self._leave(sequence)
         else:
             self._waiting.remove(sequence)
         self._plan = [(s, n) for s, n in self._plan if s is not sequence]
         return True
 
     def step(self, now: float) -> tuple[list[Event], float | None]:
-        """End the step that is due and begin the next; give what happened and when to call again.
+        """End the run that is due and begin the next; give what happened and when to call again.
 
         Called early it does nothing. `None` means idle until the next `submit`.
         """
@@ -152,91 +144,113 @@ class Scheduler:
             return [], self._due
         ended = self._due
         events: list[Event] = []
-        self._finish_step(ended, events)
+        self._finish_run(ended, events)
         start = ended if now - ended <= FORGIVEN_LATENESS_S else now
-        self._begin_step(start, events)
+        self._begin_run(start, events)
         return events, self._due
 
-    def _begin_step(self, start: float, events: list[Event]) -> None:
+    def settle(self, now: float) -> None:
+        """Take note of the steps that ended by `now` inside a run, for whoever looks."""
+        ended = self._steps_ended(now)
+        if ended:
+            self._commit(ended)
+
+    def sleep(self, now: float) -> None:
+        """Give up the GPU's memory: the cache is lost, and who was running starts over later."""
+        self._cut_short(now)
+        for sequence in reversed(self._running):
+            self._put_back(sequence)
+        self._running.clear()
+        self._plan = []
+        self.pool.forget()
+        self.adapters.clear_gpu()
+        self._asleep, self._due, self._steps = True, None, 0
+
+    def load(self, now: float, takes_s: float) -> float | None:
+        """Load the weights, at the start or after sleep; give when to call `step` next."""
+        self._asleep = False
+        self._available_at = now + takes_s
+        if self._waiting:
+            self._rest(self._available_at)
+        return self._due
+
+    # -- beginning a run ------------------------------------------------------------------------
+
+    def _rest(self, until: float) -> None:
+        """An empty run: the batch is formed at the next call of `step`."""
+        self._plan, self._began, self._step_s, self._steps = [], until, 0.0, 0
+        self._due = until
+
+    def _begin_run(self, start: float, events: list[Event]) -> None:
         budget = self._plan_running(start, events)
-        self._admit(budget, start, events)
+        loading_s = self._admit(budget, start, events)
+        self._began, self._steps = start, 0
         if not self._plan:
-            self._due = None
+            self._due, self._may_join = None, True
             return
-        duration_s = self._duration_s() * self.slowdown
-        self._due = start + duration_s
-        self.counters.busy_s += duration_s
+        self._step_s = self._duration_s() * self.slowdown + loading_s
+        self._steps = 1 if self._every_token or loading_s else self._equal_steps()
+        self._due = start + self._steps * self._step_s
 
     def _plan_running(self, start: float, events: list[Event]) -> int:
         budget = self.profile.step_token_budget
         position = 0
         while position < len(self._running):
             sequence = self._running[position]
-            tokens = min(sequence.known_tokens - sequence.computed, budget)
+            tokens = min(sequence.left, budget)
             if not tokens:
                 break
-            if not self._grow(sequence, sequence.computed + tokens, start, events):
-                continue  # the newest one made room: look at this position again
+            if not self.memory.grow(sequence, sequence.computed + tokens):
+                self._preempt_newest(start, events)
+                continue  # look at this position again, if there still is one
             self._plan.append((sequence, tokens))
             budget -= tokens
             position += 1
         return budget
 
-    def _grow(self, sequence: _Sequence, tokens: int, at: float, events: list[Event]) -> bool:
-        missing = self._blocks_for(tokens) - len(sequence.blocks)
-        if missing <= 0:
-            return True
-        if not self.pool.has_room(private=missing, shared=()):
-            self._preempt_newest(at, events)
-            return False
-        self.pool.allocate(missing)
-        sequence.blocks.extend([None] * missing)
-        return True
-
     def _preempt_newest(self, at: float, events: list[Event]) -> None:
         sequence = self._running.pop()
-        self._free(sequence)
-        sequence.computed = sequence.published = 0
-        self._waiting.appendleft(sequence)
+        self._put_back(sequence)
         self.counters.preemptions += 1
         events.append(Event("preempted", sequence.request.id, at))
 
-    def _admit(self, budget: int, start: float, events: list[Event]) -> None:
-        while budget and self._waiting and len(self._running) < self.profile.max_running_sequences:
+    def _put_back(self, sequence: Sequence) -> None:
+        self._leave(sequence)
+        sequence.reset()
+        self._waiting.appendleft(sequence)
+
+    def _admit(self, budget: int, start: float, events: list[Event]) -> float:
+        """Let the waiting in, first come first served; give the seconds of loading adapters."""
+        loading_s = 0.0
+        passed: list[Sequence] = []  # only these are overtaken
+        self._may_join, self._blocked = False, None
+        while budget and len(self._running) < self.profile.max_running_sequences:
+            if not self._waiting:
+                self._may_join = True
+                break
             sequence = self._waiting[0]
-            if not self._claim(sequence):
-                return  # first come, first served: nothing overtakes it
+            if not self.adapters.has_room(sequence.request.adapter):
+                passed.append(self._waiting.popleft())
+                continue
+            if not self.memory.claim(sequence):
+                self._blocked = sequence
+                break
             self._waiting.popleft()
-            self._running.append(sequence)
-            if not sequence.started:
-                self._note_start(sequence, start, events)
-            tokens = min(sequence.known_tokens - sequence.computed, budget)
-            self._plan.append((sequence, tokens))
-            budget -= tokens
+            loading_s += self.adapters.take(sequence.request.adapter)
+            budget -= self._join(sequence, budget, start, events)
+        self._deferred = len(passed)
+        self._waiting.extendleft(reversed(passed))
+        return loading_s
 
-    def _claim(self, sequence: _Sequence) -> bool:
-        """Hold every block the known tokens need, shared ones first; False leaves nothing held."""
-        shared = self._cached_prefix(sequence)
-        needed = self._blocks_for(sequence.known_tokens) - len(shared)
-        if not self.pool.has_room(private=needed, shared=shared):
-            return False
-        for block in shared:
-            self.pool.hold(block)
-        self.pool.allocate(needed)
-        sequence.blocks = [*shared, *[None] * needed]
-        sequence.published = len(shared)
-        sequence.computed = len(shared) * self.profile.block_tokens
-        return True
+    def _join(self, sequence: Sequence, budget: int, start: float, events: list[Event]) -> int:
+        self._running.append(sequence)
+        if not sequence.started:
+            self._note_start(sequence, start, events)
+        tokens = min(sequence.left, budget)
+        self._plan.append((sequence, tokens))
+        return tokens
 
-    def _cached_prefix(self, sequence: _Sequence) -> Sequence[int]:
-        if not self.profile.prefix_cache:
-            return ()
-        # The last token is always computed: its output is what makes the next one.
-        most = (sequence.known_tokens - 1) // self.profile.block_tokens
-        hashes = sequence.request.block_hashes[:most]
-        return hashes[: self.pool.matching(hashes)]
-
-    def _note_start(self, sequence: _Sequence, at: float, events: list[Event]) -> None:
+    def _note_start(self, sequence: Sequence, at: float, events: list[Event]) -> None:
         sequence.started = True
         sequence.cached_tokens = sequence.computed
         self.counters.prompt_tokens += sequence.request.prompt_tokens
@@ -245,48 +259,75 @@ class Scheduler:
             self.counters.prefix_cache_hits += sequence.cached_tokens
         events.append(Event("started", sequence.request.id, at))
 
-    def _finish_step(self, at: float, events: list[Event]) -> None:
-        plan, self._plan = self._plan, []
-        self.last_step_tokens = sum(tokens for _, tokens in plan)
-        self.counters.steps += bool(plan)
-        for sequence, tokens in plan:
-            sequence.computed += tokens
-            self._publish(sequence)
-            if sequence.computed < sequence.known_tokens:
-                continue
-            if not sequence.is_complete:
-                sequence.generated += 1
-                self.counters.generation_tokens += 1
-                events.append(Event("token", sequence.request.id, at))
-            if sequence.is_complete:
-                self._end(sequence, at, events)
-
-    def _publish(self, sequence: _Sequence) -> None:
-        if not self.profile.prefix_cache:
-            return
-        hashes = sequence.request.block_hashes
-        full = min(sequence.computed // self.profile.block_tokens, len(hashes))
-        for i in range(sequence.published, full):
-            if self.pool.publish(hashes[i]):
-                sequence.blocks[i] = hashes[i]
-        sequence.published = max(sequence.published, full)
-
-    def _end(self, sequence: _Sequence, at: float, events: list[Event]) -> None:
-        self._running.remove(sequence)
-        self._free(sequence)
-        del self._by_id[sequence.request.id]
-        events.append(Event("finished", sequence.request.id, at))
-
-    def _free(self, sequence: _Sequence) -> None:
-        for block in reversed(sequence.blocks):  # a prefix's tail is evicted before its head
-            self.pool.release(block)
-        sequence.blocks = []
-
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.profile.block_tokens)
-
     def _duration_s(self) -> float:
         decoding = sum(1 for s, tokens in self._plan if s.generated and tokens == 1)
         prefill = sum(tokens for _, tokens in self._plan) - decoding
         slower_half = max(self.profile.decode_step_s, prefill / self.profile.prefill_tokens_per_s)
         return slower_half + decoding * self.profile.decode_step_per_sequence_s
+
+    def _equal_steps(self) -> int:
+        steps = runs.equal_steps(self._plan)
+        size = self.profile.block_tokens
+        if steps > 1 and self._blocked is not None and self.profile.prefix_cache:
+            place = self.memory.matching(self._blocked)
+            steps = min(steps, runs.steps_until_help(self._plan, self._blocked, place, size))
+        if steps > 1:
+            steps = runs.steps_with_room(self._plan, steps, self.memory.room, size)
+        return steps
+
+    # -- ending steps ---------------------------------------------------------------------------
+
+    def _steps_ended(self, now: float) -> int:
+        """Count the steps of the run before its last that ended by `now`."""
+        if self._steps < 2:
+            return 0
+        return min(int((now - self._began) / self._step_s + _ROUNDING), self._steps - 1)
+
+    def _cut_short(self, now: float) -> None:
+        """End the run with the step under way at `now`, so that something new can happen."""
+        self.settle(now)
+        if self._steps > 1:
+            self._steps = 1
+            self._due = self._began + self._step_s
+
+    def _finish_run(self, at: float, events: list[Event]) -> None:
+        self.last_step_tokens = sum(tokens for _, tokens in self._plan)
+        caught_up = self._commit(self._steps)
+        self._plan = []
+        for sequence in caught_up:
+            if sequence.generated and (self._every_token or sequence.generated == 1):
+                events.append(Event("token", sequence.request.id, at))
+            if sequence.is_complete:
+                self._end(sequence, at, events)
+
+    def _commit(self, steps: int) -> list[Sequence]:
+        """Let the run's next `steps` steps take effect; give the sequences that caught up."""
+        if self._plan:
+            self.counters.steps += steps
+        self.counters.busy_s += steps * self._step_s
+        self._began += steps * self._step_s
+        self._steps -= steps
+        return [s for s, tokens in self._plan if self._compute(s, tokens, steps)]
+
+    def _compute(self, sequence: Sequence, tokens: int, steps: int) -> bool:
+        left = sequence.left
+        sequence.computed += tokens * steps
+        self.memory.grow(sequence, sequence.computed)  # inside a run; its room was seen to
+        self.memory.publish(sequence)
+        if tokens * steps < left:
+            return False
+        if not sequence.is_complete:
+            made = steps if left == 1 else 1  # `left` stays 1 while it decodes
+            sequence.generated += made
+            self.counters.generation_tokens += made
+        return True
+
+    def _end(self, sequence: Sequence, at: float, events: list[Event]) -> None:
+        self._running.remove(sequence)
+        self._leave(sequence)
+        del self._by_id[sequence.request.id]
+        events.append(Event("finished", sequence.request.id, at))
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.adapters.give_back(sequence.request.adapter)
+        self.memory.free(sequence)
