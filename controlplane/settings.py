@@ -170,6 +170,12 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 600.0,
         "options": {"expires": 600},
     },
+    "roll-up": {"task": "telemetry.roll_up", "schedule": 60.0, "options": {"expires": 60}},
+    "roll-up-retention": {
+        "task": "telemetry.forget",
+        "schedule": 3600.0,
+        "options": {"expires": 3600},
+    },
 }
 
 AUTHENTICATION_BACKENDS = [
@@ -266,6 +272,8 @@ AGENT_SILENT_AFTER_S = 10.0
 REDIS_TIMEOUT_S = 0.2
 REQUEST_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_REQUEST_RETENTION_DAYS", "7"))
 REQUEST_ROWS_LIMIT = int(os.environ.get("SIGNALBOX_REQUEST_ROWS", "200000"))
+MINUTE_ROLLUP_HOURS = int(os.environ.get("SIGNALBOX_MINUTE_ROLLUP_HOURS", "48"))
+HOUR_ROLLUP_DAYS = int(os.environ.get("SIGNALBOX_HOUR_ROLLUP_DAYS", "396"))  # 13 months
 AUDIT_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_AUDIT_RETENTION_DAYS", "400"))
 LOG_LEVEL = os.environ.get("SIGNALBOX_LOG_LEVEL", "INFO")
 LOGGING_CONFIG = "controlplane.log.configure"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
@@ -12,12 +12,15 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart as a page shows it: where its figure comes from, what it says in words."""
+    """A chart as a page shows it: where its figure comes from, what it says in words.
+
+    Without a first payload the browser asks for the figure at once.
+    """
 
     id: str
     title: str
     url: str
-    payload: Mapping[str, Any]
+    payload: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def first_id(self) -> str:

@@ -17,6 +17,7 @@ class Entry:
 
 MENU = (
     Entry("overview", "Overview", "◉", "o"),
+    Entry("fleet", "Fleet", "∿", "f"),
     Entry("pools", "Pools", "▦", "p"),
     Entry("nodes", "Nodes", "▤", "n"),
     Entry("versions", "Versions", "◫", "v"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django.http import HttpRequest, HttpResponse
 
 THEMES = ("system", "light", "dark")
-WINDOWS = ("5m", "15m", "1h")
+WINDOWS = ("5m", "15m", "1h", "6h", "24h", "7d", "30d")
 DENSITIES = ("compact", "comfortable")
 YEAR_S = 365 * 24 * 3600
 

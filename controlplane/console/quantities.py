@@ -23,6 +23,14 @@ def seconds(value: float | None) -> str:
     return f"{int(value // 86400)} d {int(value % 86400 // 3600)} h"
 
 
+def span(value: float) -> str:
+    """Show a round stretch of time without empty parts: `30 s`, `2 min`, `3 h`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if value >= size and value % size == 0:
+            return f"{value // size:g} {unit}"
+    return f"{value:g} s"
+
+
 def age(value: float | None) -> str:
     """Show how old something is; tenths of a second of an age tell nobody anything."""
     return "under 1 s" if value is not None and value < 1 else seconds(value)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from django.db.models import Count, Q, QuerySet
 
 from controlplane.domain.errors import NotFound
 from controlplane.domain.replica_states import State
 from controlplane.fleet.models import Agent, Node, Pool, Replica, TrafficSplit
+from controlplane.telemetry.topology import Topology
 
 STARTING = (State.PENDING, State.LOADING, State.WARMING, State.WAKING)
 
@@ -76,3 +79,29 @@ def splits(*, model: str | None = None) -> QuerySet[TrafficSplit]:
     """Give pools' shares of models' sessions."""
     rows = TrafficSplit.objects.select_related("model", "pool")
     return rows if model is None else rows.filter(model__name=model)
+
+
+def topology() -> Topology:
+    """Give what belongs to what, for roll-ups: three queries."""
+    pools = list(
+        Pool.objects.values_list("slug", "model_version__model__name", "model_version__name")
+    )
+    agents = dict(Agent.objects.values_list("public_id", "node__name"))
+    held: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    nodes: dict[str, str] = {}
+    live = Replica.objects.exclude(state=State.STOPPED).filter(node__isnull=False)
+    columns = ("public_id", "pool__slug", "node__name", "node__agent__public_id", "gpu_indices")
+    for replica_id, slug, node_name, agent, indices in live.values_list(*columns):
+        nodes[replica_id] = node_name
+        if agent is not None:
+            held[slug][agent].update(indices)
+    return Topology(
+        models={slug: model for slug, model, _ in pools},
+        versions={slug: version for slug, _, version in pools},
+        nodes=nodes,
+        agents=agents,
+        held={
+            slug: {agent: tuple(sorted(gpus)) for agent, gpus in by_agent.items()}
+            for slug, by_agent in held.items()
+        },
+    )

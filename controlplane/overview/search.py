@@ -69,11 +69,7 @@ def _versions(text: str) -> list[Hit]:
     found = ModelVersion.objects.filter(
         Q(name__icontains=text) | Q(model__name__icontains=text)
     ).select_related("model")
-    address = reverse("versions")
-    return [
-        Hit("version", f"{v.model.name} {v.name}", v.engine, f"{address}?q={v.model.name}")
-        for v in found[:EACH]
-    ]
+    return [_hit("version", f"{v.model.name} {v.name}", v.engine, v.pk) for v in found[:EACH]]
 
 
 def _tenants(text: str) -> list[Hit]:

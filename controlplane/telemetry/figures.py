@@ -15,9 +15,7 @@ from typing import Any
 
 import msgspec
 
-from controlplane.telemetry.snapshots import SeriesSet
-
-MAX_TRACES = 6
+from controlplane.telemetry.snapshots import SeriesSet, Window
 
 # Style: (colour on light, dash, width). Shape tells what colour alone must not.
 STYLES: Mapping[str, tuple[str, str, float]] = {
@@ -25,7 +23,8 @@ STYLES: Mapping[str, tuple[str, str, float]] = {
     "p95": ("#b36b00", "solid", 2.2),
     "p99": ("#c0392b", "dash", 1.6),
     "max": ("#b36b00", "solid", 2.2),
-    "usage": ("#b36b00", "solid", 2.2),
+    "hit rate": ("#1e7a50", "solid", 2.0),
+    "preempted": ("#c0392b", "solid", 2.0),
     "mean": ("#0072b2", "solid", 1.4),
     "answered": ("#0072b2", "solid", 2.0),
     "requests": ("#0072b2", "solid", 2.0),
@@ -73,8 +72,7 @@ def figure(
         revision: what is shown; while it stays the same the browser keeps the reader's zoom.
     """
     times = [iso(t) for t in data.window.times]
-    names = list(data.series)[:MAX_TRACES]
-    traces = [_trace(n, i, times, data) for i, n in enumerate(names)]
+    traces = [_trace(n, i, times, data) for i, n in enumerate(data.series)]
     traces += [_marks_trace(marks, data)] if marks else []
     return {"data": traces, "layout": _layout(data, revision, targets, marks)}
 
@@ -125,14 +123,21 @@ def _layout(
         "xaxis": {
             "type": "date",
             "range": [iso(window.start_s), iso(window.end_s)],
-            "hoverformat": "%H:%M:%S UTC",
-            "tickformat": "%H:%M",
+            **time_formats(window),
             "nticks": 6,
         },
         "yaxis": _value_axis(data),
         "shapes": [_target_line(t) for t in targets] + [_mark_line(m) for m in marks],
         "annotations": [_target_label(t) for t in targets],
     }
+
+
+def time_formats(window: Window) -> dict[str, str]:
+    """Give how times read: a window of days needs the day, one of minutes the seconds."""
+    if window.step_s * window.steps > 86400:
+        return {"hoverformat": "%d %b %H:%M UTC", "tickformat": "%d %b"}
+    seconds = ":%S" if window.step_s < 60 else ""
+    return {"hoverformat": f"%H:%M{seconds} UTC", "tickformat": "%H:%M"}
 
 
 def _value_axis(data: SeriesSet) -> dict[str, Any]:

@@ -2,16 +2,21 @@
 
 Fields of a pool's step: `t12` TTFT bucket 12 (`p` TPOT, `e` end to end, `q` queue wait), `s200`
 answers with that status, `pt` `ct` `ot` prompt, cached and output tokens, `rt` retries, `sh` shed,
-and `r/<replica>` = "running waiting kv requests errors prompt cached output", `-` for unknown.
+and `r/<replica>` = "running waiting kv requests errors prompt cached output preempted", `-` for
+unknown. A minute also has `n15`, requests in the step that began 15 s into it, which is there if
+anybody reported then, and `k/<replica>`, the highest KV usage seen.
 What was counted over more than a step (after an outage) is a stretch: the same fields, a replica's
 without its gauges; `spreading` says how it is read.
+
+Subjects: a pool is called by its slug; minutes are also kept of `<pool>@<version>` and of
+`tenant/<slug>`, which roll-ups read.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +27,8 @@ from routing_agent.wire import PoolDelta, ReplicaReport, Report
 
 STEP_S = spreading.STEP_S
 SUMMARY_S = 60
-KINDS = {"pool": STEP_S, "minute": SUMMARY_S}
+MINUTES = {"minute": SUMMARY_S}
+KINDS = {"pool": STEP_S} | MINUTES
 HISTOGRAMS = {"t": "ttft", "p": "tpot", "e": "e2e", "q": "queue_wait"}
 _REPORT = msgspec.json.Decoder(Report)
 
@@ -43,7 +49,8 @@ def operations(report: Report, now: float, *, keep_s: int) -> str:
             "step": STEP_S,
             "minute": SUMMARY_S,
             "add": add,
-            "stretched": [pool_and_stretch(key) for key in add if key.startswith("sb:stretch:")],
+            "told": told(report),
+            "stretched": [subject_and_stretch(k) for k in add if k.startswith("sb:stretch:")],
             "put": {f"sb:gpu:{report.agent}:{minute}": gpus} if gpus else {},
             "replicas": [replica_operation(r) for r in report.replicas if r.pool],
         },
@@ -55,24 +62,57 @@ def additions(report: Report, now: float) -> dict[str, dict[str, int]]:
     """Give what is added to which field of which hash: of this step, or of the time covered."""
     stretch = spreading.covered(now=now, covers_s=report.covers_s, taken_ago_s=report.taken_ago_s)
     add: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for delta in report.pools:
-        for key in delta_keys(delta.pool, now, stretch):
-            for name, n in pool_fields(delta).items():
+    second = int(now) // STEP_S * STEP_S - int(now) // SUMMARY_S * SUMMARY_S
+    for subject, kinds, fields in counted(report):
+        for key in keys(subject, kinds, now, stretch):
+            for name, n in fields.items():
                 add[key][name] += n
+        if stretch is None:
+            (minute,) = keys(subject, MINUTES, now, None)
+            add[minute][f"n{second}"] += sum(n for f, n in fields.items() if is_status(f))
+    for pool in {r.pool for r in report.replicas if r.pool}:
+        (minute,) = keys(pool, MINUTES, now, None)
+        add[minute][f"n{second}"] += 0  # heard of, busy or not
     return add
 
 
-def pool_and_stretch(key: str) -> tuple[str, str]:
-    """Give the pool of a stretch's key, and `begin:end`."""
-    pool, begin, end = key.removeprefix("sb:stretch:").rsplit(":", 2)
-    return pool, f"{begin}:{end}"
+def is_status(field: str) -> bool:
+    """Say whether a field counts answers with one HTTP status."""
+    return field[0] == "s" and field[1:].isdigit()
 
 
-def delta_keys(pool: str, now: float, stretch: tuple[int, int] | None) -> list[str]:
-    """Give the hashes that a pool's deltas belong to."""
+def counted(report: Report) -> Iterator[tuple[str, Mapping[str, int], dict[str, int]]]:
+    """Give each subject that a report counts something of: its name, hashes, and fields."""
+    for delta in report.pools:
+        fields = pool_fields(delta)
+        yield delta.pool, KINDS, fields
+        yield f"{delta.pool}@{delta.version}", MINUTES, fields
+    for tenant in report.tenants:
+        fields = {f"s{status}": n for status, n in tenant.requests.items()}
+        fields |= {"pt": tenant.prompt_tokens, "ot": tenant.output_tokens}
+        yield f"tenant/{tenant.tenant}", MINUTES, fields
+
+
+def told(report: Report) -> list[str]:
+    """Name what a report tells of: subjects, and its agent where it has GPUs."""
+    subjects = {subject for subject, _, _ in counted(report)}
+    subjects |= {r.pool for r in report.replicas if r.pool}
+    return sorted(subjects | ({f"gpu/{report.agent}"} if report.node.gpus else set()))
+
+
+def subject_and_stretch(key: str) -> tuple[str, str]:
+    """Give the subject of a stretch's key, and `begin:end`."""
+    subject, begin, end = key.removeprefix("sb:stretch:").rsplit(":", 2)
+    return subject, f"{begin}:{end}"
+
+
+def keys(
+    subject: str, kinds: Mapping[str, int], now: float, stretch: tuple[int, int] | None
+) -> list[str]:
+    """Give the hashes that a subject's counts belong to."""
     if stretch is not None:
-        return [f"sb:stretch:{pool}:{stretch[0]}:{stretch[1]}"]
-    return [f"sb:{kind}:{pool}:{int(now) // s * s}" for kind, s in KINDS.items()]
+        return [f"sb:stretch:{subject}:{stretch[0]}:{stretch[1]}"]
+    return [f"sb:{kind}:{subject}:{int(now) // s * s}" for kind, s in kinds.items()]
 
 
 def pool_fields(delta: PoolDelta) -> dict[str, int]:
@@ -107,6 +147,9 @@ def replica_operation(replica: ReplicaReport) -> dict[str, Any]:
             replica.cached_prompt_tokens_total,
             replica.output_tokens_total,
         ],
+        "kv": replica.kv_usage,
+        "preempted": replica.preemptions_total,
+        "process": replica.process_started_at,
     }
 
 
@@ -142,12 +185,18 @@ def read_pool(row: Mapping[bytes, bytes]) -> PoolStep:
     histograms: dict[str, dict[int, int]] = {name: {} for name in HISTOGRAMS.values()}
     requests: dict[str, int] = {}
     replicas: dict[str, ReplicaStep] = {}
+    peaks: dict[str, float] = {}
+    reported: dict[int, int] = {}
     counts: dict[str, int] = {}
     for raw, value in row.items():
         name = raw.decode()
         if name.startswith("r/"):
             replicas[name[2:]] = read_replica(value.decode())
-        elif name[0] == "s" and name[1:].isdigit():
+        elif name.startswith("k/"):
+            peaks[name[2:]] = float(value)
+        elif name[0] == "n" and name[1:].isdigit():
+            reported[int(name[1:])] = int(value)
+        elif is_status(name):
             requests[name[1:]] = int(value)
         elif name[0] in HISTOGRAMS and name[1:].isdigit():
             histograms[HISTOGRAMS[name[0]]][int(name[1:])] = int(value)
@@ -162,13 +211,16 @@ def read_pool(row: Mapping[bytes, bytes]) -> PoolStep:
         retries=counts.get("rt", 0),
         shed=counts.get("sh", 0),
         replicas=replicas,
+        kv_peaks=peaks,
+        reported=reported,
     )
 
 
 def read_replica(text: str) -> ReplicaStep:
     """Unpack one replica's figures."""
     running, waiting, kv, *counts = text.split(" ")
-    requests, errors, prompt, cached, output = (int(c) for c in counts)
+    requests, errors, prompt, cached, output = (int(c) for c in counts[:5])
+    preempted = counts[5] if len(counts) > 5 else "-"
     return ReplicaStep(
         running=None if running == "-" else int(float(running)),
         waiting=None if waiting == "-" else int(float(waiting)),
@@ -178,6 +230,7 @@ def read_replica(text: str) -> ReplicaStep:
         prompt_tokens=prompt,
         cached_tokens=cached,
         output_tokens=output,
+        preemptions=None if preempted == "-" else int(preempted),
     )
 
 

@@ -1,12 +1,19 @@
-"""Prometheus, asked with a deadline and answered from a cache; it may be gone at any time."""
+"""Prometheus, asked with a deadline and answered from a cache; it may be gone at any time.
+
+What it answers besides rows counts too: warnings (a remote store that gave only a part) go with the
+figures, an error's own words into the reason. Its clock may be minutes off: it is compared with
+ours, and times are shifted, else the last minutes would look empty.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +23,7 @@ from django.conf import settings
 from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
 from urllib3.util.retry import Retry
 
+from controlplane.console import quantities
 from controlplane.telemetry import queries
 from controlplane.telemetry.cache import FlightCache
 from controlplane.telemetry.snapshots import NoData, Window
@@ -24,7 +32,26 @@ log = structlog.get_logger()
 
 DEADLINE_S = 2.0
 CIRCUIT_S = 15.0  # one reader in fifteen seconds waits for a Prometheus that hangs
+CLOCK_TTL_S = 30.0
+SKEW_S = 5.0  # clocks that differ by less agree for charts in steps of 5 s and more
+BUSY = (500, 502, 503, 504, 429)  # the server is in trouble; other codes are about the query
 Rows = dict[str, list[float | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """Rows by the value of a label, and what Prometheus warned of."""
+
+    rows: Rows
+    warnings: tuple[str, ...] = ()
+
+
+class Refused(Exception):
+    """Prometheus answered that it does not answer."""
+
+    def __init__(self, status: int, why: str):
+        super().__init__(why)
+        self.status = status
 
 
 class Prometheus:
@@ -33,70 +60,95 @@ class Prometheus:
     def __init__(self, url: str, *, deadline_s: float = DEADLINE_S):
         self.url = url
         self._deadline_s = deadline_s
-        self._client = PrometheusConnect(url=url.rstrip("/"), retry=Retry(0), timeout=deadline_s)
+        session = requests.Session()
+        session.hooks["response"] = [_check]
+        self._client = PrometheusConnect(
+            url=url.rstrip("/"), retry=Retry(0), timeout=deadline_s, session=session
+        )
         # `requests` limits each read, not the whole answer: the future's deadline does.
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="prometheus")
         self._cache = FlightCache(max_entries=512, ttl_s=4.0)
+        self._clocks = FlightCache(max_entries=1, ttl_s=CLOCK_TTL_S)
         self._shut_until = 0.0
         self._last_error = NoData("")
         self.answered_at: float | None = None
 
-    def over(self, promql: str, label: str | None, window: Window) -> Rows | NoData:
+    def over(self, promql: str, label: str | None, window: Window) -> Answered | NoData:
         """Run a range query; rows are keyed by the value of `label`, or by '' without one."""
         key = (promql, window.end_s, window.step_s, window.steps)
         return self._cache.get(key, lambda: self._over(promql, label, window))
 
-    def now(self, promql: str, label: str | None = None) -> Rows | NoData:
-        """Run an instant query; each row holds one value."""
-        return self._cache.get((promql, "now"), lambda: self._now(promql, label))
-
     def problem(self) -> str:
         """Say what is wrong with Prometheus, or nothing when it answers."""
-        found = self.now(queries.UP.promql)
+        found = self._cache.get("clock", self._ask_clock)
         return found.reason if isinstance(found, NoData) else ""
 
-    def _over(self, promql: str, label: str | None, window: Window) -> Rows | NoData:
+    def skew_s(self) -> float:
+        """Give how far its clock is ahead of ours, in seconds; 0 while nobody knows."""
+        found = self._clocks.get("clock", self._ask_clock)
+        return 0.0 if isinstance(found, NoData) or abs(found) < SKEW_S else found
+
+    def skew_note(self) -> str:
+        """Say that its clock is off, if it is."""
+        skew_s = self.skew_s()
+        if not skew_s:
+            return ""
+        apart = quantities.seconds(round(abs(skew_s)))
+        side = "ahead of" if skew_s > 0 else "behind"
+        return f"Prometheus's clock is {apart} {side} ours; its times are corrected."
+
+    def _ask_clock(self) -> float | NoData:
+        before = time.time()
+        found = self._ask(lambda: self._client.custom_query(queries.CLOCK.promql))
+        if isinstance(found, NoData):
+            return found
+        try:
+            told = float(found.rows[1])
+        except (TypeError, ValueError, IndexError, KeyError):
+            return self._failed("Prometheus answered in no known form when asked for the time.")
+        return told - (before + time.time()) / 2
+
+    def _over(self, promql: str, label: str | None, window: Window) -> Answered | NoData:
+        shift_s = round(self.skew_s())
         found = self._ask(
             lambda: self._client.custom_query_range(
                 promql,
-                datetime.fromtimestamp(window.start_s + window.step_s, UTC),
-                datetime.fromtimestamp(window.end_s, UTC),
+                datetime.fromtimestamp(window.start_s + window.step_s + shift_s, UTC),
+                datetime.fromtimestamp(window.end_s + shift_s, UTC),
                 str(window.step_s),
                 params={"timeout": f"{self._deadline_s}s"},
             )
         )
         if isinstance(found, NoData):
             return found
-        times = {at: i for i, at in enumerate(window.times)}
-        rows: Rows = {}
-        for result in found:
-            row = rows.setdefault(_name(result, label), [None] * window.steps)
-            for at, value in result.get("values", ()):
-                if round(float(at)) in times:
-                    row[times[round(float(at))]] = number(value)
-        return rows or NoData("Prometheus has no such series in this window.")
+        try:
+            rows = _aligned(found.rows, label, window, shift_s)
+        except (TypeError, ValueError, AttributeError, IndexError) as error:
+            return self._failed("Prometheus answered in no known form.", error)
+        if not rows:
+            return NoData(" ".join([NO_SERIES, *found.warnings]))
+        return Answered(rows=rows, warnings=found.warnings)
 
-    def _now(self, promql: str, label: str | None) -> Rows | NoData:
-        found = self._ask(lambda: self._client.custom_query(promql))
-        if isinstance(found, NoData):
-            return found
-        results = found if isinstance(found, list) and found and isinstance(found[0], dict) else []
-        rows = {_name(r, label): [number(r["value"][1])] for r in results}
-        return rows or NoData("Prometheus has no such series now.")
-
-    def _ask(self, call: Any) -> Any:
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        """Run one query under the deadline; give its raw result with its warnings."""
         if time.monotonic() < self._shut_until:
             return self._last_error
-        future: Future[Any] = self._threads.submit(call)
+        future: Future[Any] = self._threads.submit(_with_warnings, call)
         try:
             answer = future.result(timeout=self._deadline_s)
         except LateError:
             future.cancel()
             return self._failed(f"Prometheus did not answer within {self._deadline_s:g} s.")
+        except Refused as error:
+            reason = f"Prometheus refused the query: {error}"
+            if error.status in BUSY:
+                return self._failed(reason)
+            log.warning("prometheus_query_refused", status=error.status, why=str(error))
+            return NoData(reason)
+        except (PrometheusApiClientException, ValueError, KeyError, TypeError) as error:
+            return self._failed("Prometheus answered in no known form.", error)
         except (requests.RequestException, OSError) as error:
             return self._failed(f"Prometheus is unreachable ({type(error).__name__}).", error)
-        except (PrometheusApiClientException, ValueError, KeyError) as error:
-            return self._failed("Prometheus refused the query or answered in no known form.", error)
         self.answered_at = time.time()
         return answer
 
@@ -105,6 +157,45 @@ class Prometheus:
         self._last_error = NoData(reason)
         log.warning("prometheus_query_failed", reason=reason, error=str(error or ""))
         return self._last_error
+
+
+NO_SERIES = "Prometheus has no such series in this window."
+_warned = threading.local()
+
+
+def _check(response: requests.Response, *args: Any, **kwargs: Any) -> None:
+    """Read what the client library leaves out: an error's own words, and warnings.
+
+    Raises:
+        Refused: when the answer says that the query failed.
+    """
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    told = body if isinstance(body, dict) else {}
+    _warned.texts = tuple(f"Prometheus warns: {text}" for text in told.get("warnings") or ())
+    if told.get("status") == "error" or not response.ok:
+        why = f"{told.get('errorType', response.status_code)}: {told.get('error', 'no reason')}"
+        raise Refused(response.status_code, why[:300])
+
+
+def _with_warnings(call: Callable[[], Any]) -> Answered:
+    _warned.texts = ()
+    found = call()
+    return Answered(rows=found, warnings=_warned.texts)
+
+
+def _aligned(results: Any, label: str | None, window: Window, shift_s: int) -> Rows:
+    times = {at: i for i, at in enumerate(window.times)}
+    rows: Rows = {}
+    for result in results:
+        row = rows.setdefault(_name(result, label), [None] * window.steps)
+        for at, value in result.get("values", ()):
+            position = times.get(round(float(at)) - shift_s)
+            if position is not None:
+                row[position] = number(value)
+    return rows
 
 
 def _name(result: dict[str, Any], label: str | None) -> str:

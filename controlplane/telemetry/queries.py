@@ -41,7 +41,18 @@ REQUESTS = Query(
     unit="requests/s",
     label="code",
 )
-GPU_UTILIZATION = Query(
-    promql='signalbox_gpu_utilization_ratio{agent="{agent}"}', unit="ratio", label="gpu"
+
+
+def _rate(metric: str) -> str:
+    return f'sum (rate(signalbox_{metric}{{pool="{{pool}}"}}[{{range}}]))'
+
+
+TOKENS: Mapping[str, Query] = {
+    "prompt": Query(promql=_rate("prompt_tokens_total"), unit="tokens/s"),
+    "cached": Query(promql=_rate("cached_prompt_tokens_total"), unit="tokens/s"),
+    "output": Query(promql=_rate("output_tokens_total"), unit="tokens/s"),
+}
+HIT_RATE = Query(  # without prompts 0/0 is NaN: a gap
+    promql=f"{_rate('cached_prompt_tokens_total')} / {_rate('prompt_tokens_total')}", unit="ratio"
 )
-UP = Query(promql="vector(1)", unit="")
+CLOCK = Query(promql="time()", unit="s")

@@ -8,7 +8,9 @@ one packed field a replica, near 1 KB for eight replicas; 720 steps make an hour
 Keys: `sb:agent:<id>` newest report · `sb:agents` who reported when · `sb:counters:<id>` the agent's
 counters as last booked · `sb:pool:<slug>:<step>` and `sb:minute:<slug>:<minute>` sums over agents ·
 `sb:stretch:<slug>:<begin>:<end>` sums over an outage, known by `sb:stretches:<slug>` ·
-`sb:gpu:<agent>:<minute>` readings. They are derived inside a script: a Redis Cluster will not do.
+`sb:gpu:<agent>:<minute>` readings · `sb:preempted:<replica>` an engine's own count, which several
+agents tell · `sb:told:<minute>` which subjects have a minute · `sb:dirty` minutes to roll up, by
+when they last changed. They are derived inside a script: a Redis Cluster will not do.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from controlplane.telemetry import packing, spreading
-from controlplane.telemetry.snapshots import GpuStep, NoData, PoolStep
+from controlplane.telemetry import packing, scripts, spreading
+from controlplane.telemetry.snapshots import GpuStep, Minute, NoData, PoolStep
 from routing_agent.wire import Report
 
 log = structlog.get_logger()
@@ -33,73 +35,6 @@ STEP_S = 5
 KEEP_S = 3600
 SUMMARY_S = 60
 CIRCUIT_S = 2.0
-
-# One round trip books a report: repeated reports change nothing, counters become differences. What
-# was counted during an outage is spread over it; gauges are of now, so there they stay gaps.
-BOOK = """
-local ops = cjson.decode(ARGV[1])
-local counters = KEYS[3]
-local seen = redis.call('HMGET', counters, 'started', 'number', 'at')
-local known = seen[1] == ops.started
-if known and tonumber(seen[2]) >= ops.number then return 0 end
-redis.call('SET', KEYS[1], ARGV[2], 'EX', ops.keep)
-redis.call('ZADD', KEYS[2], ops.now, ops.agent)
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ops.now - ops.keep)
-if not known then redis.call('DEL', counters) end
-redis.call('HSET', counters, 'started', ops.started, 'number', ops.number, 'at', ops.now)
-redis.call('EXPIRE', counters, ops.keep)
-for key, fields in pairs(ops.add) do
-  for name, n in pairs(fields) do redis.call('HINCRBY', key, name, n) end
-  redis.call('EXPIRE', key, ops.keep)
-end
-for key, fields in pairs(ops.put) do
-  for name, text in pairs(fields) do redis.call('HSET', key, name, text) end
-  redis.call('EXPIRE', key, ops.keep)
-end
-local function index(pool, stretch)
-  local key = 'sb:stretches:' .. pool
-  redis.call('ZADD', key, tonumber(string.match(stretch, ':(%d+)$')), stretch)
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', ops.now - ops.keep)
-  redis.call('EXPIRE', key, ops.keep)
-end
-for _, s in ipairs(ops.stretched) do index(s[1], s[2]) end
-local function add(key, r, gauges, added)
-  local old, parts = {}, {gauges}
-  for n in string.gmatch(redis.call('HGET', key, r.field) or '', '[^ ]+') do
-    table.insert(old, n)
-  end
-  local skipped = gauges and 3 or 0
-  for i, n in ipairs(added) do
-    table.insert(parts, string.format('%d', (tonumber(old[i + skipped]) or 0) + n))
-  end
-  redis.call('HSET', key, r.field, table.concat(parts, ' '))
-  redis.call('EXPIRE', key, ops.keep)
-end
-local function floor(at, size) return math.floor(at / size) * size end
-local since = known and tonumber(seen[3]) or ops.now
-local begin = floor(since + ops.step / 2, ops.step)
-local finish = math.max(floor(ops.now + ops.step / 2, ops.step), begin + ops.step)
-local stretch = ops.now - since > ops.step and string.format('%d:%d', begin, finish)
-for _, r in ipairs(ops.replicas) do
-  local before, added, none = {}, {}, {}
-  for n in string.gmatch(redis.call('HGET', counters, r.field) or '', '%d+') do
-    table.insert(before, tonumber(n))
-  end
-  redis.call('HSET', counters, r.field, table.concat(r.totals, ' '))
-  for i, total in ipairs(r.totals) do
-    added[i] = known and math.max(0, total - (before[i] or 0)) or 0
-    none[i] = 0
-  end
-  if stretch then
-    add('sb:stretch:' .. r.pool .. ':' .. stretch, r, nil, added)
-    index(r.pool, stretch)
-    added = none
-  end
-  add('sb:pool:' .. r.pool .. ':' .. floor(ops.now, ops.step), r, r.gauges, added)
-  add('sb:minute:' .. r.pool .. ':' .. floor(ops.now, ops.minute), r, r.gauges, added)
-end
-return 1
-"""
 
 
 class RecentStore:
@@ -113,7 +48,8 @@ class RecentStore:
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
         )
-        self._book = self._redis.register_script(BOOK)
+        self._book = self._redis.register_script(scripts.BOOK)
+        self._clean = self._redis.register_script(scripts.CLEAN)
         self._clock = clock
         self._shut_until = 0.0
         self._last_error = ""
@@ -188,6 +124,36 @@ class RecentStore:
             return {p: [packing.read_stretch(m, next(hashes)) for m in ms] for p, ms in known}
 
         return self._guarded(read)
+
+    def dirty_minutes(self) -> dict[int, float] | NoData:
+        """Give the minutes that changed since they were rolled up, oldest first, and when."""
+        found = self._guarded(lambda: self._redis.zrange("sb:dirty", 0, -1, withscores=True))
+        if isinstance(found, NoData):
+            return found
+        return dict(sorted((int(minute), at) for minute, at in found))
+
+    def clean(self, minute: int, changed_at: float) -> None:
+        """Say that a minute is rolled up as it was at `changed_at`; one changed since stays."""
+        self._guarded(lambda: self._clean(keys=["sb:dirty"], args=[minute, repr(changed_at)]))
+
+    def minute(self, minute_s: int) -> Minute | NoData:
+        """Read all that was told of one minute."""
+        members = self._guarded(lambda: self._redis.smembers(f"sb:told:{minute_s}"))
+        if isinstance(members, NoData):
+            return members
+        names = sorted(m.decode() for m in members)
+        agents = [n.removeprefix("gpu/") for n in names if n.startswith("gpu/")]
+        subjects = [n for n in names if not n.startswith("gpu/")]
+        rows = self._pool_rows(subjects, range(minute_s, minute_s + SUMMARY_S, SUMMARY_S))
+        if isinstance(rows, NoData):
+            return rows
+        readings = self._hashes([f"sb:gpu:{agent}:{minute_s}" for agent in agents])
+        if isinstance(readings, NoData):
+            return readings
+        gpus: dict[str, dict[int, dict[int, GpuStep]]] = {agent: {} for agent in agents}
+        for agent, row in zip(agents, readings, strict=True):
+            packing.read_gpus(row, minute_s, into=gpus[agent])
+        return Minute(subjects={n: steps[0] for n, steps in rows.items() if steps[0]}, gpus=gpus)
 
     def gpu_steps(
         self, agent: str, start_s: int, end_s: int

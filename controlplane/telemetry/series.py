@@ -1,27 +1,25 @@
-"""Steps of the recent store → series and summaries. Pure: sums, percentiles and gaps."""
+"""Figures over time → the series of charts, and summaries. Pure: sums, percentiles and gaps.
+
+Every point is made from all figures of the time it covers: rates are counts over the seconds that
+were reported, percentiles come from summed buckets, means and maxima are over that time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
-from controlplane.domain import latency
-from controlplane.telemetry.snapshots import (
-    RECENT,
-    GpuStep,
-    PoolStep,
-    ReplicaStep,
-    SeriesSet,
-    Window,
-)
+from controlplane.domain import latency, rollups
+from controlplane.domain.rollups import Figures
+from controlplane.telemetry.snapshots import RECENT, SeriesSet, Window
 
-GPU_STEP_S = 5
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 ALWAYS_SHOWN = ("answered", "failed")  # the others only where they occur
 OUTCOMES = ("answered", "client error", "limited", "client left", "failed")
+SHOWN_AT_MOST = 6  # lines in one chart (UX)
 
-Steps = Sequence[PoolStep | None]
+Points = Sequence[Figures | None]  # None: nobody reported, which is not zero
+Values = Mapping[str, float | None]
 
 
 def outcome(status: str) -> str:
@@ -35,14 +33,8 @@ def outcome(status: str) -> str:
     return "failed" if status.startswith("5") else "answered"
 
 
-def spans(steps: Steps, window: Window) -> Iterable[list[PoolStep]]:
-    """Give, for each point of the window, the reported steps of the span that ends there."""
-    for begin, end in edges(len(steps), window):
-        yield [s for s in steps[begin:end] if s is not None]
-
-
 def edges(count: int, window: Window) -> Iterator[tuple[int, int]]:
-    """Give the first step of each point's span and the one after its last."""
+    """Give the first stored step of each point's span and the one after its last."""
     stride, width = window.step_s // window.base_s, window.span_s // window.base_s
     lead = count - window.steps * stride
     for i in range(window.steps):
@@ -50,182 +42,148 @@ def edges(count: int, window: Window) -> Iterator[tuple[int, int]]:
         yield max(0, end - width), end
 
 
-def latency_series(steps: Steps, window: Window, histogram: str) -> SeriesSet:
-    """Give P50, P95 and P99 in seconds, each from buckets summed over the point's span."""
-    points = [
-        latency.percentiles(buckets, tuple(QUANTILES.values()))
-        for buckets in _sliding_sums(steps, window, histogram)
-    ]
-    columns = zip(*points, strict=True)
-    series = {name: list(column) for name, column in zip(QUANTILES, columns, strict=True)}
-    return SeriesSet(window=window, unit="s", series=series, source=RECENT)
+def points(frames: Points, window: Window) -> list[Figures | None]:
+    """Add stored steps up to the window's points; a point of which nothing was told is a gap."""
+    spans = ([f for f in frames[b:e] if f is not None] for b, e in edges(len(frames), window))
+    return [rollups.over_time(span) if span else None for span in spans]
 
 
-def _sliding_sums(steps: Steps, window: Window, histogram: str) -> Iterator[dict[int, int]]:
-    """Give the buckets summed over each point's span, adding what comes and taking what goes."""
-    told = [s.histograms.get(histogram, {}) if s is not None else {} for s in steps]
-    total: dict[int, int] = {}
-    first = last = 0
-    for begin, end in edges(len(steps), window):
-        for change, sign in ((told[last:end], 1), (told[first:begin], -1)):
-            for buckets in change:
-                for bucket, n in buckets.items():
-                    total[bucket] = total.get(bucket, 0) + sign * n
-        first, last = begin, end
-        total = {bucket: n for bucket, n in total.items() if n}
-        yield total
+def merged(subjects: Sequence[Points]) -> list[Figures | None]:
+    """Add the points of several subjects up, moment by moment."""
+    columns = ([f for f in column if f is not None] for column in zip(*subjects, strict=True))
+    return [rollups.over_subjects(known) if known else None for known in columns]
 
 
-def request_series(steps: Steps, window: Window) -> SeriesSet:
-    """Give requests a second by outcome."""
-    series: dict[str, list[float | None]] = {name: [] for name in OUTCOMES}
-    for span in spans(steps, window):
-        counts = dict.fromkeys(OUTCOMES, 0)
-        for step in span:
-            for status, n in step.requests.items():
-                counts[outcome(status)] += n
-        for name in OUTCOMES:
-            series[name].append(per_second(counts[name], span, window))
-    shown = {n: values for n, values in series.items() if n in ALWAYS_SHOWN or any(values)}
-    return SeriesSet(window=window, unit="requests/s", series=shown, source=RECENT)
+def _quantiles(histogram: str) -> Callable[[Figures], Values]:
+    def read(figures: Figures) -> Values:
+        found = latency.percentiles(getattr(figures, histogram), tuple(QUANTILES.values()))
+        return dict(zip(QUANTILES, found, strict=True))
+
+    return read
 
 
-def token_series(steps: Steps, window: Window) -> SeriesSet:
-    """Give tokens a second: prompt, of these from the prefix cache, and output."""
-    read: dict[str, Callable[[PoolStep], int]] = {
-        "prompt": lambda s: s.prompt_tokens,
-        "cached": lambda s: s.cached_tokens,
-        "output": lambda s: s.output_tokens,
+def _outcomes(figures: Figures) -> Values:
+    counts = dict.fromkeys(OUTCOMES, 0)
+    for status, n in figures.statuses.items():
+        counts[outcome(status)] += n
+    return {name: rollups.rate(n, figures) for name, n in counts.items()}
+
+
+def _failures(figures: Figures) -> Values:
+    return {
+        "requests": rollups.rate(figures.requests, figures),
+        "errors": rollups.rate(figures.failed, figures),
     }
-    series: dict[str, list[float | None]] = {name: [] for name in read}
-    for span in spans(steps, window):
-        for name, figure in read.items():
-            series[name].append(per_second(sum(figure(s) for s in span), span, window))
-    return SeriesSet(window=window, unit="tokens/s", series=series, source=RECENT)
 
 
-def kv_series(steps: Steps, window: Window) -> SeriesSet:
-    """Give KV cache usage over a pool's replicas as maximum and mean, never as a sum."""
-    series: dict[str, list[float | None]] = {"max": [], "mean": []}
-    for span in spans(steps, window):
-        usages = _newest(span, lambda r: r.kv_usage)
-        series["max"].append(max(usages) if usages else None)
-        series["mean"].append(sum(usages) / len(usages) if usages else None)
-    return SeriesSet(window=window, unit="ratio", series=series, source=RECENT)
-
-
-def load_series(steps: Steps, window: Window) -> SeriesSet:
-    """Give requests running and waiting in the engines of a pool."""
-    series: dict[str, list[float | None]] = {"running": [], "waiting": []}
-    for span in spans(steps, window):
-        for name in series:
-            numbers = _newest(span, attrgetter(name))
-            series[name].append(sum(numbers) if numbers else None)
-    return SeriesSet(window=window, unit="requests", series=series, source=RECENT)
-
-
-def _newest(span: Sequence[PoolStep], read: Callable[[ReplicaStep], float | None]) -> list[float]:
-    """Give each replica's newest known figure within a span."""
-    found: dict[str, float] = {}
-    for step in span:
-        for name, replica in step.replicas.items():
-            value = read(replica)
-            if value is not None:
-                found[name] = value
-    return list(found.values())
-
-
-def per_second(count: float, span: Sequence[object], window: Window) -> float | None:
-    """Turn a count over the reported steps of a span into a rate; None when none was reported."""
-    return count / (len(span) * window.base_s) if span else None
-
-
-def of_replica(steps: Steps, replica: str) -> list[PoolStep | None]:
-    """Narrow a pool's steps to one replica; a step in which nobody reported it is a gap."""
-    return [
-        PoolStep(replicas={replica: s.replicas[replica]}) if s and replica in s.replicas else None
-        for s in steps
-    ]
-
-
-def replica_rates(steps: Steps, window: Window, replica: str) -> SeriesSet:
-    """Give one replica's requests and errors a second."""
-    return _replica_series(
-        steps,
-        window,
-        replica,
-        {"requests": lambda r: r.requests, "errors": lambda r: r.errors},
-        unit="requests/s",
-    )
-
-
-def replica_tokens(steps: Steps, window: Window, replica: str) -> SeriesSet:
-    """Give one replica's tokens a second."""
-    return _replica_series(
-        steps,
-        window,
-        replica,
-        {
-            "prompt": lambda r: r.prompt_tokens,
-            "cached": lambda r: r.cached_tokens,
-            "output": lambda r: r.output_tokens,
-        },
-        unit="tokens/s",
-    )
-
-
-def _replica_series(
-    steps: Steps,
-    window: Window,
-    replica: str,
-    read: Mapping[str, Callable[[ReplicaStep], int]],
-    *,
-    unit: str,
-) -> SeriesSet:
-    series: dict[str, list[float | None]] = {name: [] for name in read}
-    for span in spans(of_replica(steps, replica), window):
-        for name, figure in read.items():
-            total = sum(figure(s.replicas[replica]) for s in span)
-            series[name].append(per_second(total, span, window))
-    return SeriesSet(window=window, unit=unit, series=series, source=RECENT)
-
-
-def replica_kv(steps: Steps, window: Window, replica: str) -> SeriesSet:
-    """Give one replica's KV cache usage."""
-    both = kv_series(of_replica(steps, replica), window)
-    return replace(both, series={"usage": both.series["max"]})
-
-
-def gpu_spread(nodes: Sequence[SeriesSet], chosen: Sequence[Sequence[int]]) -> SeriesSet:
-    """Give the maximum and mean over chosen GPUs of several nodes, point by point."""
-    rows = [
-        data.series[f"GPU {i}"]
-        for data, indices in zip(nodes, chosen, strict=True)
-        for i in indices
-        if f"GPU {i}" in data.series
-    ]
-    points = [[v for v in column if v is not None] for column in zip(*rows, strict=True)]
-    series: dict[str, list[float | None]] = {
-        "max": [max(p, default=None) for p in points],
-        "mean": [sum(p) / len(p) if p else None for p in points],
+def _tokens(figures: Figures) -> Values:
+    counts = {
+        "prompt": figures.prompt_tokens,
+        "cached": figures.cached_tokens,
+        "output": figures.output_tokens,
     }
-    return replace(nodes[0], series=series)
+    return {name: rollups.rate(n, figures) for name, n in counts.items()}
 
 
-def gpu_series(
-    steps: Sequence[Mapping[int, GpuStep] | None], window: Window, figure: str
+def _tenant_tokens(figures: Figures) -> Values:
+    return {name: v for name, v in _tokens(figures).items() if name != "cached"}  # not told
+
+
+def _hit_rate(figures: Figures) -> Values:
+    return {"hit rate": rollups.hit_rate(figures)}
+
+
+def _kv(figures: Figures) -> Values:
+    return {"max": figures.kv_max, "mean": rollups.kv_mean(figures)}
+
+
+def _load(figures: Figures) -> Values:
+    return {"running": rollups.running(figures), "waiting": rollups.waiting(figures)}
+
+
+def _preemptions(figures: Figures) -> Values:
+    known = figures.preemptions
+    return {"preempted": None if known is None else rollups.rate(known * 60, figures)}
+
+
+def _utilization(figures: Figures) -> Values:
+    return {"max": figures.utilization_max, "mean": rollups.utilization_mean(figures)}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a chart's lines are read from figures."""
+
+    unit: str
+    read: Callable[[Figures], Values]
+    optional: bool = False  # lines that never occur are left out
+
+
+READINGS: Mapping[str, Reading] = {
+    "ttft": Reading("s", _quantiles("ttft")),
+    "tpot": Reading("s", _quantiles("tpot")),
+    "e2e": Reading("s", _quantiles("e2e")),
+    "queue-wait": Reading("s", _quantiles("queue_wait")),
+    "requests": Reading("requests/s", _outcomes, optional=True),
+    "failures": Reading("requests/s", _failures),
+    "tokens": Reading("tokens/s", _tokens),
+    "tenant-tokens": Reading("tokens/s", _tenant_tokens),
+    "hit-rate": Reading("ratio", _hit_rate),
+    "kv": Reading("ratio", _kv),
+    "load": Reading("requests", _load),
+    "preemptions": Reading("a minute", _preemptions),
+    "gpu": Reading("ratio", _utilization),
+}
+
+
+def chart(name: str, found: Points, window: Window, source: str = RECENT) -> SeriesSet:
+    """Give one chart's series (see `READINGS`) from a window's points."""
+    reading = READINGS[name]
+    columns = [reading.read(f) if f is not None else {} for f in found]
+    names = dict.fromkeys(name for column in columns for name in column)
+    lines: dict[str, list[float | None]] = {n: [c.get(n) for c in columns] for n in names}
+    if reading.optional:
+        lines = {n: v for n, v in lines.items() if n in ALWAYS_SHOWN or any(v)}
+    return SeriesSet(window=window, unit=reading.unit, series=lines, source=source)
+
+
+GPU_FIGURES: Mapping[str, tuple[str, Callable[[Figures], float | None]]] = {
+    "utilization": ("ratio", rollups.utilization_mean),
+    "memory_used_bytes": ("bytes", rollups.memory_mean),
+    "temperature_celsius": ("°C", lambda f: f.temperature_max),
+}
+
+
+def gpu_lines(
+    gpus: Mapping[int, Points], figure: str, window: Window, source: str = RECENT
 ) -> SeriesSet:
     """Give one figure of each GPU of a node."""
-    indices = sorted({i for step in steps if step for i in step})
-    series: dict[str, list[float | None]] = {f"GPU {i}": [] for i in indices}
-    stride = window.step_s // GPU_STEP_S
-    for end in range(stride, len(steps) + 1, stride):
-        for i in indices:
-            known = [getattr(s[i], figure) for s in steps[end - stride : end] if s and i in s]
-            values = [v for v in known if v is not None]
-            series[f"GPU {i}"].append(values[-1] if values else None)
-    units = {"utilization": "ratio", "memory_used_bytes": "bytes", "temperature_celsius": "°C"}
-    return SeriesSet(window=window, unit=units[figure], series=series, source=RECENT)
+    unit, read = GPU_FIGURES[figure]
+    lines = {
+        f"GPU {i}": [read(f) if f is not None else None for f in gpus[i]] for i in sorted(gpus)
+    }
+    return fewer(SeriesSet(window=window, unit=unit, series=lines, source=source))
+
+
+def fewer(data: SeriesSet, at_most: int = SHOWN_AT_MOST) -> SeriesSet:
+    """Keep the highest lines, and the mean of the others as one; the note says so."""
+    if len(data.series) <= at_most:
+        return data
+    ranked = sorted(data.series, key=lambda name: _mean(data.series[name]), reverse=True)
+    shown, rest = ranked[: at_most - 1], ranked[at_most - 1 :]
+    columns = zip(*(data.series[name] for name in rest), strict=True)
+    others = [[v for v in column if v is not None] for column in columns]
+    lines: dict[str, Sequence[float | None]] = {
+        n: data.series[n] for n in data.series if n in shown
+    }
+    lines[f"mean of {len(rest)} others"] = [sum(c) / len(c) if c else None for c in others]
+    note = f"The {len(shown)} highest of {len(ranked)} have lines of their own."
+    return replace(data, series=lines, note=f"{data.note} {note}".strip())
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,28 +200,19 @@ class PoolSummary:
     samples: int = 0
 
 
-def summary(minutes: Steps, *, covered_s: float) -> PoolSummary:
+def summary(minutes: Points) -> PoolSummary:
     """Sum a pool's minutes up; an idle pool has a rate of zero and no percentiles."""
     reported = [m for m in minutes if m is not None]
     if not reported:
         return PoolSummary()
-    counts: dict[str, int] = {}
-    for step in reported:
-        for status, n in step.requests.items():
-            counts[outcome(status)] = counts.get(outcome(status), 0) + n
-    total = sum(counts.values())
-    prompt = sum(s.prompt_tokens for s in reported)
-
-    def p95(histogram: str) -> float | None:
-        return latency.percentile(latency.merged(s.histograms[histogram] for s in reported), 0.95)
-
+    whole = rollups.over_time(reported)
     return PoolSummary(
-        ttft_p95_s=p95("ttft"),
-        tpot_p95_s=p95("tpot"),
-        queue_wait_p95_s=p95("queue_wait"),
-        requests_per_s=total / covered_s,
-        failed_ratio=counts.get("failed", 0) / total if total else None,
-        hit_rate=sum(s.cached_tokens for s in reported) / prompt if prompt else None,
-        output_tokens_per_s=sum(s.output_tokens for s in reported) / covered_s,
-        samples=total,
+        ttft_p95_s=latency.percentile(whole.ttft, 0.95),
+        tpot_p95_s=latency.percentile(whole.tpot, 0.95),
+        queue_wait_p95_s=latency.percentile(whole.queue_wait, 0.95),
+        requests_per_s=rollups.rate(whole.requests, whole),
+        failed_ratio=whole.failed / whole.requests if whole.requests else None,
+        hit_rate=rollups.hit_rate(whole),
+        output_tokens_per_s=rollups.rate(whole.output_tokens, whole),
+        samples=whole.requests,
     )

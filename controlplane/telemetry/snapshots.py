@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 
 RECENT = "recent store"
 PROMETHEUS = "Prometheus"
+MINUTES = "minute roll-ups"
+HOURS = "hour roll-ups"
+MINUTE_S = 60
+HOUR_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,26 @@ class Window:
     steps: int
     # Each point covers this much time before it: more than a step, so that few samples still tell.
     span_s: int
-    base_s: int = 5  # of the stored sums it is made from: 5 s steps or whole minutes
+    base_s: int = 5  # of the stored sums it is made from: 5 s steps, minutes or hours
+
+    @property
+    def is_recent(self) -> bool:
+        """Say whether the recent store, which keeps an hour, can hold all of it."""
+        return self.step_s * self.steps <= HOUR_S
+
+    @property
+    def coarse(self) -> Window:
+        """Give the same stretch in steps of at least a minute, for what is kept by the minute."""
+        if self.base_s >= MINUTE_S:
+            return self
+        end_s = self.end_s // MINUTE_S * MINUTE_S
+        steps = self.step_s * self.steps // MINUTE_S
+        return Window(end_s=end_s, step_s=MINUTE_S, steps=steps, span_s=MINUTE_S, base_s=MINUTE_S)
+
+    @property
+    def first_s(self) -> int:
+        """Give the beginning of the first stored step that the first point needs."""
+        return (self.start_s - (self.span_s - self.step_s)) // self.base_s * self.base_s
 
     @property
     def start_s(self) -> int:
@@ -39,12 +62,16 @@ class Window:
         return [self.start_s + self.step_s * (i + 1) for i in range(self.steps)]
 
 
-# Name in the URL: (length, step, span of one point, base), in seconds. At most 180 points a trace.
-# An hour is drawn from minutes: sixty reads instead of seven hundred.
+# Name in the URL: (length, step, span of one point, base), in seconds. At most 300 points a trace,
+# from at most 1,440 stored steps. An hour is drawn from minutes: sixty reads instead of 720.
 WINDOWS: Mapping[str, tuple[int, int, int, int]] = {
     "5m": (300, 5, 15, 5),
     "15m": (900, 5, 30, 5),
-    "1h": (3600, 60, 60, 60),
+    "1h": (3600, MINUTE_S, MINUTE_S, MINUTE_S),
+    "6h": (6 * 3600, 120, 120, MINUTE_S),
+    "24h": (24 * 3600, 600, 600, MINUTE_S),
+    "7d": (7 * 86400, HOUR_S, HOUR_S, HOUR_S),
+    "30d": (30 * 86400, 3 * HOUR_S, 3 * HOUR_S, HOUR_S),
 }
 DEFAULT_WINDOW = "15m"
 
@@ -73,6 +100,13 @@ class SeriesSet:
         """Say whether there is not a single point."""
         return all(v is None for values in self.series.values() for v in values)
 
+    @property
+    def newest_s(self) -> int | None:
+        """Give the end of the newest step of which anything is known, in Unix seconds."""
+        columns = list(zip(self.window.times, *self.series.values(), strict=True))
+        known = (at for at, *values in reversed(columns) if any(v is not None for v in values))
+        return next(known, None)
+
     def latest(self, name: str) -> float | None:
         """Give the newest finite point of a series."""
         known = (v for v in reversed(self.series.get(name, ())) if v is not None)
@@ -91,11 +125,12 @@ class ReplicaStep:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    preemptions: int | None = None  # None: its engine does not count them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStep:
-    """One pool in one step, over all agents: new samples by bucket and counts."""
+    """One pool in one step or minute, over all agents: new samples by bucket and counts."""
 
     histograms: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     requests: Mapping[str, int] = field(default_factory=dict)
@@ -105,6 +140,9 @@ class PoolStep:
     retries: int = 0
     shed: int = 0
     replicas: Mapping[str, ReplicaStep] = field(default_factory=dict)
+    # Of a minute: each replica's highest KV usage, and requests by second of the step's beginning.
+    kv_peaks: Mapping[str, float] = field(default_factory=dict)
+    reported: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,3 +152,11 @@ class GpuStep:
     utilization: float | None = None
     memory_used_bytes: float | None = None
     temperature_celsius: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minute:
+    """All that was told of one minute: subjects as `packing` names them, GPUs by agent and step."""
+
+    subjects: Mapping[str, PoolStep]
+    gpus: Mapping[str, Mapping[int, Mapping[int, GpuStep]]]

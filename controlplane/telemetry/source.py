@@ -1,75 +1,133 @@
-"""One interface over both stores: Prometheus where it is configured and answers, else Redis.
+"""One interface over all stores: which holds a chart's window, and what stands in for it.
 
-Every answer says where it comes from; when Prometheus was wanted and did not answer, it says so.
+Up to an hour: Prometheus where it is configured, else the recent store in Redis, with roll-ups in
+its gaps. Longer: roll-ups, else Prometheus. The fleet, versions, nodes and tenants are only rolled
+up. Every answer names its source, and a store that was wanted and did not answer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.telemetry import queries, recent, series
+from controlplane.domain import rollups
+from controlplane.telemetry import from_prometheus, history, recent, rolling, series
 from controlplane.telemetry.cache import FlightCache
-from controlplane.telemetry.prometheus import Rows, prometheus
+from controlplane.telemetry.prometheus import prometheus
+from controlplane.telemetry.rolling import FLEET, POOL
 from controlplane.telemetry.series import PoolSummary
-from controlplane.telemetry.snapshots import PROMETHEUS, NoData, PoolStep, SeriesSet, Window
+from controlplane.telemetry.snapshots import MINUTE_S, RECENT, NoData, PoolStep, SeriesSet, Window
 
 SUMMARY_MINUTES = 5
+LINES_AT_MOST = 5  # and one for the rest
+NODES_READ = 16  # GPUs of more nodes than this are read from the pool's roll-ups
 Answer = SeriesSet | NoData
+Frames = history.Frames
+Found = tuple[Frames, str, str]  # points, their source, what is to be said
 
-# Charts of one page share their steps; a value lives shorter than a step.
-_steps = FlightCache(max_entries=256, ttl_s=4.0)
+# Charts of one page share their points; a value lives shorter than a step.
+_points = FlightCache(max_entries=256, ttl_s=4.0)
 
 
 def pool_chart(pool: str, chart: str, window: Window) -> Answer:
-    """Give the series of one of a pool's charts (see `POOL_CHARTS`)."""
-    wanted = _from_prometheus(pool, chart, window)
-    if isinstance(wanted, SeriesSet):
-        return wanted
-    steps = pool_steps(pool, window)
-    if isinstance(steps, NoData):
-        return steps if wanted is None else NoData(f"{wanted.reason} {steps.reason}")
-    answer = _explained(POOL_CHARTS[chart](steps, window))
-    if wanted is not None and isinstance(answer, SeriesSet):
-        return replace(answer, note=wanted.reason)
-    return answer
+    """Give one chart of a pool (see `series.READINGS`)."""
+    asked = from_prometheus.pool_chart(prometheus(), pool, chart, window)
+    if window.is_recent:
+        if isinstance(asked, SeriesSet):
+            return asked
+        found = _explained(chart, _pool_points(pool, window), window)
+        return found if asked is None else _instead(found, asked)
+    kept = _explained(chart, _kept(POOL, pool, window), window)
+    return asked if isinstance(kept, NoData) and isinstance(asked, SeriesSet) else kept
 
 
 def replica_chart(pool: str, replica: str, chart: str, window: Window) -> Answer:
-    """Give the series of one of a replica's charts (see `REPLICA_CHARTS`)."""
-    steps = pool_steps(pool, window)
-    if isinstance(steps, NoData):
-        return steps
-    return _explained(REPLICA_CHARTS[chart](steps, window, replica))
+    """Give one chart of a replica."""
+    key = ("replica", replica, _moment(window))
+
+    def read() -> Found | NoData:
+        if not window.is_recent:
+            return _read(history.replica_frames(replica, window), window)
+        steps = pool_steps(pool, window)
+        if isinstance(steps, NoData):
+            return steps
+        frames: Frames = [of_replica(s, replica, window.base_s) for s in steps]
+        return _filled(frames, lambda: history.replica_frames(replica, window), window)
+
+    return _explained(chart, _points.get((recent.store(), *key), read), window)
 
 
-def gpu_chart(agent: str, figure: str, window: Window) -> Answer:
-    """Give one figure of each GPU of an agent's node."""
-    key = (recent.store(), "gpu", agent, window.start_s, window.end_s)
-    steps = _steps.get(key, lambda: recent.store().gpu_steps(agent, window.start_s, window.end_s))
-    return (
-        steps if isinstance(steps, NoData) else _explained(series.gpu_series(steps, window, figure))
+def level_chart(level: str, subject: str, chart: str, window: Window) -> Answer:
+    """Give one chart of the fleet, a version, a node or a tenant, by the minute at the finest."""
+    coarse = window.coarse
+    return _explained(chart, _kept(level, subject, coarse), coarse)
+
+
+def pools_chart(window: Window) -> Answer:
+    """Give the request rates of the busiest pools, and of all the others together."""
+    coarse = window.coarse
+    whole = _kept(FLEET, "", coarse)
+    if isinstance(whole, NoData):
+        return whole
+    names, count = _points.get(
+        ("busiest", _moment(coarse)), lambda: history.busiest(POOL, coarse, LINES_AT_MOST)
+    )
+    lines = {name: _rates(_kept(POOL, name, coarse)) for name in names}
+    if count > len(names):
+        total = _rates(whole)
+        lines[f"{count - len(names)} others"] = [
+            None if sum_ is None else max(0.0, sum_ - sum(v[i] or 0.0 for v in lines.values()))
+            for i, sum_ in enumerate(total)
+        ]
+    note = f"The {len(names)} busiest of {count} pools have lines of their own."
+    return _told(
+        SeriesSet(
+            window=coarse,
+            unit="requests/s",
+            series=lines,
+            source=whole[1],
+            note=note if count > len(names) else "",
+        )
     )
 
 
-def gpu_spread(chosen: Mapping[str, Sequence[int]], figure: str, window: Window) -> Answer:
-    """Give maximum and mean of one figure over chosen GPUs, by agent."""
-    found = {agent: gpu_chart(agent, figure, window) for agent in chosen}
-    known = {agent: data for agent, data in found.items() if isinstance(data, SeriesSet)}
+def _rates(found: Found | NoData) -> list[float | None]:
+    if isinstance(found, NoData):
+        return []
+    return [None if f is None else rollups.rate(f.requests, f) for f in found[0]]
+
+
+def gpu_chart(agent: str, indices: Sequence[int], figure: str, window: Window) -> Answer:
+    """Give one figure of each GPU of an agent's node; `indices` are those known to be there."""
+    found = _gpu_points(agent, tuple(indices), window)
+    if isinstance(found, NoData):
+        return found
+    gpus, source = found
+    return _told(series.gpu_lines(gpus, figure, window, source))
+
+
+def gpu_spread(pool: str, chosen: Mapping[str, Sequence[int]], window: Window) -> Answer:
+    """Give maximum and mean utilisation over chosen GPUs, by agent; those of a pool if it is named.
+
+    Of a pool that is on many nodes, or of a long time, roll-ups tell, which hold the pool's GPUs.
+    """
+    if pool and (len(chosen) > NODES_READ or not window.is_recent):
+        return level_chart(POOL, pool, "gpu", window)
+    found = {a: _gpu_points(a, tuple(indices), window) for a, indices in chosen.items()}
+    known = [f for f in found.values() if not isinstance(f, NoData)]
     if not known:
-        reasons = [data.reason for data in found.values() if isinstance(data, NoData)]
+        reasons = [f.reason for f in found.values() if isinstance(f, NoData)]
         return NoData(reasons[0] if reasons else "No replica has GPUs assigned on a known node.")
-    return _explained(series.gpu_spread(list(known.values()), [chosen[a] for a in known]))
+    rows = [points for gpus, _ in known for points in gpus.values()]
+    return _told(series.chart("gpu", series.merged(rows), window, known[0][1]))
 
 
 def pool_steps(pool: str, window: Window) -> list[PoolStep | None] | NoData:
     """Read a pool's steps with enough before the window for its first point."""
-    start_s = window.start_s - (window.span_s - window.step_s)
-    start_s = start_s // window.base_s * window.base_s
-    store, end_s, base_s = recent.store(), window.end_s, window.base_s
-    key = (store, "pool", pool, start_s, end_s, base_s)
-    return _steps.get(key, lambda: store.pool_steps(pool, start_s, end_s, base_s))
+    store, start_s, end_s, base_s = recent.store(), window.first_s, window.end_s, window.base_s
+    key = (store, "steps", pool, start_s, end_s, base_s)
+    return _points.get(key, lambda: store.pool_steps(pool, start_s, end_s, base_s))
 
 
 def pool_summaries(pools: Sequence[str]) -> dict[str, PoolSummary] | NoData:
@@ -80,88 +138,91 @@ def pool_summaries(pools: Sequence[str]) -> dict[str, PoolSummary] | NoData:
         rows = recent.store().pool_minutes(pools, now, SUMMARY_MINUTES)
         if isinstance(rows, NoData):
             return rows
-        return {p: series.summary(m, covered_s=_covered_s(m, now)) for p, m in rows.items()}
+        figures = {p: [rolling.pool_figures(m) if m else None for m in r] for p, r in rows.items()}
+        return {p: series.summary(minutes) for p, minutes in figures.items()}
 
-    return _steps.get((recent.store(), "summaries", tuple(pools), int(now) // 2), read)
-
-
-def _covered_s(minutes: Sequence[PoolStep | None], now: float) -> float:
-    """Give how long the reported minutes last; the newest has only begun."""
-    whole = sum(recent.SUMMARY_S for m in minutes[:-1] if m is not None)
-    begun = now % recent.SUMMARY_S if minutes and minutes[-1] is not None else 0.0
-    return max(1.0, whole + begun)
+    return _points.get((recent.store(), "summaries", tuple(pools), int(now) // 2), read)
 
 
-def _explained(data: SeriesSet) -> Answer:
-    if data.is_empty:
-        return NoData("Nothing was reported in this window: no samples, or no agent sent reports.")
-    return data
+def _pool_points(pool: str, window: Window) -> Found | NoData:
+    def read() -> Found | NoData:
+        steps = pool_steps(pool, window)
+        if isinstance(steps, NoData):
+            return steps
+        frames: Frames = [rolling.pool_figures(s, window.base_s) if s else None for s in steps]
+        return _filled(frames, lambda: history.frames(POOL, pool, window), window)
+
+    return _points.get((recent.store(), "pool", pool, _moment(window)), read)
 
 
-def _from_prometheus(pool: str, chart: str, window: Window) -> SeriesSet | NoData | None:
-    """Ask Prometheus; None when it is not configured or does not hold this chart."""
-    client = prometheus()
-    if client is None or chart not in PROMETHEUS_CHARTS:
+def _kept(level: str, subject: str, window: Window) -> Found | NoData:
+    key = ("kept", level, subject, _moment(window))
+    return _points.get(key, lambda: _read(history.frames(level, subject, window), window))
+
+
+def _gpu_points(
+    agent: str, indices: tuple[int, ...], window: Window
+) -> tuple[dict[int, Frames], str] | NoData:
+    def read() -> tuple[dict[int, Frames], str] | NoData:
+        if not window.is_recent:
+            kept = history.gpu_frames(agent, indices, window)
+            points = {i: series.points(frames, window) for i, frames in kept.items()}
+            return points, history.source_of(window)
+        fine = replace(window, base_s=recent.STEP_S)
+        steps = recent.store().gpu_steps(agent, fine.first_s, fine.end_s)
+        if isinstance(steps, NoData):
+            return steps
+        told = {i for s in steps if s for i in s}
+        seen = {i: [rolling.reading(s.get(i)) if s else None for s in steps] for i in sorted(told)}
+        wanted = {i: frames for i, frames in seen.items() if not indices or i in indices}
+        return {i: series.points(frames, fine) for i, frames in wanted.items()}, RECENT
+
+    return _points.get((recent.store(), "gpus", agent, indices, _moment(window)), read)
+
+
+def of_replica(step: PoolStep | None, replica: str, base_s: int) -> rolling.Figures | None:
+    """Narrow a pool's step to one replica; where nobody reported it there is a gap."""
+    if step is None or replica not in step.replicas:
         return None
-    span = f"{max(window.span_s, 30)}s"  # two scrapes at least
-
-    def ask(query: queries.Query) -> Rows | NoData:
-        return client.over(query.text(pool=pool, range=span), query.label, window)
-
-    return PROMETHEUS_CHARTS[chart](ask, window)
+    covered, peak = rolling.covered_s(step, base_s), step.kv_peaks.get(replica)
+    return rolling.replica_figures(step.replicas[replica], covered, peak=peak)
 
 
-Ask = Callable[[queries.Query], Rows | NoData]
+def _filled(frames: Frames, kept: history.Reader, window: Window) -> Found:
+    """Put roll-ups into the gaps of minutes: the recent store may have been emptied."""
+    if window.base_s != MINUTE_S or None not in frames:
+        return series.points(frames, window), RECENT, ""
+    rolled = kept()
+    whole = [f if f is not None else r for f, r in zip(frames, rolled, strict=True)]
+    is_filled = any(f is None and r is not None for f, r in zip(frames, rolled, strict=True))
+    source = f"{RECENT}, its gaps from {history.source_of(window)}" if is_filled else RECENT
+    return series.points(whole, window), source, ""
 
 
-def _quantiles(metric: str) -> Callable[[Ask, Window], SeriesSet | NoData]:
-    def read(ask: Ask, window: Window) -> SeriesSet | NoData:
-        rows: Rows = {}
-        for name, query in queries.LATENCIES[metric].items():
-            answer = ask(query)
-            if isinstance(answer, NoData):
-                return answer
-            rows[name] = answer.get("", [None] * window.steps)
-        found = SeriesSet(window=window, unit="s", series=rows, source=PROMETHEUS)
-        return NoData("Prometheus has no samples in this window.") if found.is_empty else found
-
-    return read
+def _read(frames: Frames, window: Window) -> Found:
+    return series.points(frames, window), history.source_of(window), ""
 
 
-def _outcomes(ask: Ask, window: Window) -> SeriesSet | NoData:
-    rows = ask(queries.REQUESTS)
-    if isinstance(rows, NoData):
-        return rows
-    summed: Rows = {}
-    for status, values in rows.items():
-        row = summed.setdefault(series.outcome(status), [None] * window.steps)
-        for i, value in enumerate(values):
-            if value is not None:
-                row[i] = (row[i] or 0.0) + value
-    ordered = {name: summed[name] for name in series.OUTCOMES if name in summed}
-    return SeriesSet(window=window, unit="requests/s", series=ordered, source=PROMETHEUS)
+def _moment(window: Window) -> tuple[int, int, int]:
+    return window.end_s, window.step_s, window.steps
 
 
-POOL_CHARTS: dict[str, Callable[[list[PoolStep | None], Window], SeriesSet]] = {
-    "ttft": lambda s, w: series.latency_series(s, w, "ttft"),
-    "tpot": lambda s, w: series.latency_series(s, w, "tpot"),
-    "e2e": lambda s, w: series.latency_series(s, w, "e2e"),
-    "queue-wait": lambda s, w: series.latency_series(s, w, "queue_wait"),
-    "requests": series.request_series,
-    "kv": series.kv_series,
-    "tokens": series.token_series,
-    "load": series.load_series,
-}
-REPLICA_CHARTS: dict[str, Callable[[list[PoolStep | None], Window, str], SeriesSet]] = {
-    "requests": series.replica_rates,
-    "tokens": series.replica_tokens,
-    "load": lambda s, w, r: series.load_series(series.of_replica(s, r), w),
-    "kv": series.replica_kv,
-}
-PROMETHEUS_CHARTS: dict[str, Callable[[Ask, Window], SeriesSet | NoData]] = {
-    "ttft": _quantiles("ttft"),
-    "tpot": _quantiles("tpot"),
-    "e2e": _quantiles("e2e"),
-    "queue-wait": _quantiles("queue_wait"),
-    "requests": _outcomes,
-}
+def _explained(chart: str, found: Found | NoData, window: Window) -> Answer:
+    if isinstance(found, NoData):
+        return found
+    points, source, note = found
+    return _told(replace(series.chart(chart, points, window, source), note=note), points)
+
+
+def _told(data: SeriesSet, points: Frames | None = None) -> Answer:
+    if not data.is_empty:
+        return data
+    if points is not None and any(p is not None for p in points):
+        return NoData("Reports came in this window, without a sample of this figure.")
+    return NoData(f"Nothing was reported in this window; looked in: {data.source}.")
+
+
+def _instead(found: Answer, missing: NoData) -> Answer:
+    if isinstance(found, NoData):
+        return NoData(f"{missing.reason} {found.reason}")
+    return replace(found, note=f"{missing.reason} {found.note}".strip())

@@ -10,11 +10,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 STEP_S = 5
 REPLICA = b"r/"
 COVERED = b"pt"  # told even when zero: a step that a report covers is no gap
-NO_GAUGES = [b"-", b"-", b"-"]
+UNKNOWN = b"-"
+NO_GAUGES = [UNKNOWN] * 3
 
 Row = dict[bytes, bytes]
 
@@ -73,6 +75,8 @@ def fill(rows: Iterable[Row], stretches: Iterable[Stretch], start_s: int, base_s
 
 def _add(row: Row, stretch: Stretch, begin_s: int, end_s: int) -> None:
     row.setdefault(COVERED, b"0")
+    for step in range(max(begin_s, stretch.begin_s), min(end_s, stretch.end_s), STEP_S):
+        row.setdefault(b"n%d" % (step - begin_s), b"0")
     for name, value in stretch.fields.items():
         if name.startswith(REPLICA):
             row[name] = _with_counts(row.get(name), stretch, name, value, (begin_s, end_s))
@@ -86,7 +90,17 @@ def _with_counts(
     old: bytes | None, stretch: Stretch, name: bytes, counts: bytes, slot: tuple[int, int]
 ) -> bytes:
     """Add to a replica's counts; its gauges stay as they are, unknown where nobody told them."""
-    added = [stretch.part(name, int(n), *slot) for n in counts.split(b" ")]
-    known = old.split(b" ") if old else NO_GAUGES + [b"0"] * len(added)
-    sums = [b"%d" % (int(n) + more) for n, more in zip(known[3:], added, strict=True)]
+    added = [
+        UNKNOWN if n == UNKNOWN else b"%d" % stretch.part(name, int(n), *slot)
+        for n in counts.split(b" ")
+    ]
+    known = old.split(b" ") if old else NO_GAUGES + [UNKNOWN] * len(added)
+    sums = [_sum(n, more) for n, more in zip_longest(known[3:], added, fillvalue=UNKNOWN)]
     return b" ".join([*known[:3], *sums])
+
+
+def _sum(old: bytes, more: bytes) -> bytes:
+    """Add two counts; one that nobody tells adds nothing and stays unknown alone."""
+    if UNKNOWN in (old, more):
+        return more if old == UNKNOWN else old
+    return b"%d" % (int(old) + int(more))

@@ -11,7 +11,8 @@ from django.utils import timezone
 
 from controlplane.audit.selectors import fleet_revision
 from controlplane.audit.services import Actor
-from controlplane.console import actions
+from controlplane.console import actions, preferences
+from controlplane.console.charts import Chart
 from controlplane.console.listing import Listing
 from controlplane.console.mixins import Page, RoleRequired, back_to, in_dialog, requested
 from controlplane.domain.errors import NotFound, ProblemError
@@ -19,6 +20,8 @@ from controlplane.tenants import selectors, services
 from controlplane.tenants.filters import TenantFilter
 from controlplane.tenants.forms import IssueKeyForm
 from controlplane.tenants.models import ApiKey
+
+TENANT_CHARTS = {"requests": "Requests by outcome", "tenant-tokens": "Tokens"}
 
 
 class TenantList(Listing):
@@ -60,7 +63,21 @@ class TenantPage(Page):
             "api_path": f"/api/v1/tenants/{tenant.slug}/",
             "tenant": tenant,
             "keys": keys,
+            "charts": tenant_charts(tenant.slug, preferences.read(self.request).window),
+            "page_has_window": True,
         }
+
+
+def tenant_charts(slug: str, window: str) -> list[Chart]:
+    """Give the tenant's charts; their figures come from an app above this one."""
+    return [
+        Chart(
+            id=name,
+            title=title,
+            url=reverse("tenant-chart", args=[slug, name]) + f"?window={window}",
+        )
+        for name, title in TENANT_CHARTS.items()
+    ]
 
 
 def key_status(key: ApiKey) -> str:

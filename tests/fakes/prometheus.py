@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,6 +19,8 @@ class FakePrometheus:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.answer: Callable[[str, dict[str, str]], Series] = lambda path, asked: []
+        self.clock: Callable[[], float] = time.time  # what it takes the time to be
+        self.warnings: list[str] = []
         self.raw: tuple[int, bytes] | None = None  # a status and body to answer with instead
         self.held = threading.Event()
         self.held.set()
@@ -57,6 +60,16 @@ class FakePrometheus:
 
     def body(self, path: str, asked: dict[str, str]) -> bytes:
         """Give an answer in Prometheus's form."""
+        if asked.get("query") == "time()":
+            now = self.clock()
+            return self._success({"resultType": "scalar", "result": [now, str(now)]})
         kind = "matrix" if path.endswith("query_range") else "vector"
-        data = {"resultType": kind, "result": self.answer(path, asked)}
-        return json.dumps({"status": "success", "data": data}).encode()
+        return self._success({"resultType": kind, "result": self.answer(path, asked)})
+
+    def _success(self, data: dict[str, Any]) -> bytes:
+        told = {"status": "success", "data": data}
+        return json.dumps(told | ({"warnings": self.warnings} if self.warnings else {})).encode()
+
+    def queries(self) -> list[str]:
+        """Give what was asked, without the questions for the time."""
+        return [asked["query"] for _, asked in self.asked if asked.get("query") != "time()"]

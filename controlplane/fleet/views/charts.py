@@ -23,6 +23,7 @@ from controlplane.telemetry import marks as registered_marks
 from controlplane.telemetry.cache import FlightCache
 from controlplane.telemetry.figures import Mark, Target
 from controlplane.telemetry.payloads import payload
+from controlplane.telemetry.rolling import NODE
 from controlplane.telemetry.snapshots import NoData, SeriesSet, Window, window
 
 POOL_CHARTS = {
@@ -30,24 +31,35 @@ POOL_CHARTS = {
     "requests": "Requests by outcome",
     "queue-wait": "Queue wait",
     "kv": "KV cache usage",
+    "hit-rate": "Prompt tokens from the prefix cache",
     "gpu": "GPU utilisation",
     "tpot": "Time per output token",
     "load": "Running and waiting",
     "tokens": "Tokens",
     "e2e": "End to end",
+    "preemptions": "Preemptions",
 }
 REPLICA_CHARTS = {
-    "requests": "Requests and errors",
+    "failures": "Requests and errors",
     "load": "Running and waiting",
     "kv": "KV cache usage",
+    "hit-rate": "Prompt tokens from the prefix cache",
     "tokens": "Tokens",
+    "preemptions": "Preemptions",
     "gpu": "GPU utilisation",
 }
-NODE_CHARTS = {
+NODE_GPU_CHARTS = {
     "utilization": "GPU utilisation",
     "memory": "GPU memory used",
     "temperature": "GPU temperature",
 }
+NODE_TRAFFIC_CHARTS = {
+    "failures": "Requests and errors of its replicas",
+    "tokens": "Tokens of its replicas",
+    "load": "Running and waiting on its replicas",
+    "kv": "KV cache usage of its replicas",
+}
+NODE_CHARTS = NODE_GPU_CHARTS | NODE_TRAFFIC_CHARTS
 GPU_FIGURES = {
     "utilization": "utilization",
     "memory": "memory_used_bytes",
@@ -91,14 +103,17 @@ def replica_payload(pool: str, replica: str, chart: str, wanted: Window) -> dict
 
 
 def node_payload(node: Node, chart: str, wanted: Window) -> dict[str, Any]:
-    """Build one GPU chart of a node."""
-    data = gpu_readings.of_node(node, GPU_FIGURES[chart], wanted)
+    """Build one chart of a node: of its GPUs, or of its replicas together."""
+    if chart in NODE_TRAFFIC_CHARTS:
+        data = source.level_chart(NODE, node.name, chart, wanted)
+    else:
+        data = gpu_readings.of_node(node, GPU_FIGURES[chart], wanted)
     return payload(NODE_CHARTS[chart], data, revision=f"{node.name}/{chart}/{wanted.steps}")
 
 
 def _pool_gpus(pool: str, wanted: Window) -> SeriesSet | NoData:
     live = selectors.replicas(pool=pool).exclude(state=State.STOPPED)
-    return gpu_readings.of_replicas(live, wanted)
+    return gpu_readings.of_replicas(live, wanted, pool=pool)
 
 
 def marks(pool: str, wanted: Window) -> list[Mark]:
@@ -144,7 +159,7 @@ def replica_charts(pool: str, replica: str, window_name: str) -> list[Chart]:
 
 
 def node_charts(node: Node, window_name: str) -> list[Chart]:
-    """Give the GPU charts of a node's page."""
+    """Give the charts of a node's page."""
     wanted = window(window_name, time.time())
     return embedded(
         NODE_CHARTS,

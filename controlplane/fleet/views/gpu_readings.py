@@ -11,7 +11,6 @@ from controlplane.fleet.models import Node, Replica
 from controlplane.telemetry import source
 from controlplane.telemetry.snapshots import NoData, SeriesSet, Window
 
-UTILIZATION = "utilization"
 TEMPERATURE = "temperature_celsius"
 SIMULATED = "Simulated GPUs: the figures come from simulated engines."
 
@@ -21,7 +20,8 @@ def of_node(node: Node, figure: str, wanted: Window) -> SeriesSet | NoData:
     agent = getattr(node, "agent", None)
     if agent is None:
         return NoData(_why_none(node))
-    found = source.gpu_chart(agent.public_id, figure, wanted)
+    declared = [int(gpu.get("index", i)) for i, gpu in enumerate(node.gpus)]
+    found = source.gpu_chart(agent.public_id, declared, figure, wanted)
     if isinstance(found, NoData):
         if figure == TEMPERATURE and node.gpus and all(g.get("simulated") for g in node.gpus):
             return NoData(f"{node.name}: its GPUs are simulated and have no temperature.")
@@ -29,8 +29,10 @@ def of_node(node: Node, figure: str, wanted: Window) -> SeriesSet | NoData:
     return _flagged(found, [node])
 
 
-def of_replicas(replicas: QuerySet[Replica], wanted: Window) -> SeriesSet | NoData:
-    """Give the utilisation of the GPUs that some replicas hold."""
+def of_replicas(
+    replicas: QuerySet[Replica], wanted: Window, *, pool: str = ""
+) -> SeriesSet | NoData:
+    """Give the utilisation of the GPUs that some replicas hold, or all of a pool's."""
     chosen: dict[str, set[int]] = {}
     nodes: dict[str, Node] = {}
     for row in replicas.select_related("node__agent"):
@@ -43,7 +45,7 @@ def of_replicas(replicas: QuerySet[Replica], wanted: Window) -> SeriesSet | NoDa
     if not nodes:
         return NoData("No replica is on a known node: nobody reads the GPUs they use.")
     wanted_gpus = {agent: sorted(indices) for agent, indices in chosen.items()}
-    found = source.gpu_spread(wanted_gpus, UTILIZATION, wanted)
+    found = source.gpu_spread(pool, wanted_gpus, wanted)
     if isinstance(found, NoData):
         return NoData(" ".join([found.reason, *map(_why_none, nodes.values())]))
     return _flagged(found, list(nodes.values()))

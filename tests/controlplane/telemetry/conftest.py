@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from controlplane.telemetry import series, source
 from controlplane.telemetry.recent import RecentStore
+from controlplane.telemetry.rolling import pool_figures
+from controlplane.telemetry.snapshots import SeriesSet, Window
 from routing_agent import wire
 from tests.fakes.prometheus import FakePrometheus
 from tests.redis_server import RedisServer
@@ -57,3 +60,15 @@ def prometheus_server() -> Iterator[FakePrometheus]:
     server = FakePrometheus()
     yield server
     server.stop()
+
+
+def drawn(name: str, steps: Any, window: Window) -> SeriesSet:
+    """Draw one chart from a pool's steps."""
+    frames = [pool_figures(s, window.base_s) if s else None for s in steps]
+    return series.chart(name, series.points(frames, window), window)
+
+
+def drawn_of(replica_id: str, name: str, steps: Any, window: Window) -> SeriesSet:
+    """Draw one chart of one replica from its pool's steps."""
+    frames = [source.of_replica(s, replica_id, window.base_s) for s in steps]
+    return series.chart(name, series.points(frames, window), window)

@@ -75,8 +75,11 @@ def test_names_are_text_in_legend_hover_and_marks(name):
 
 def test_gaps_are_not_bridged_and_at_most_six_traces_are_drawn():
     many = {f"GPU {i}": [1.0, None, 2.0] for i in range(9)}
-    built = figure(data("ratio", **many), revision="r")
+    told = payload("GPUs", data("ratio", **many), revision="r")
+    built = told["figure"]
     assert len(built["data"]) == 6
+    assert built["data"][-1]["name"] == "mean of 4 others"
+    assert "5 highest of 9" in told["note"]
     assert all(t["connectgaps"] is False for t in built["data"])
 
 

@@ -29,7 +29,8 @@ def test_series_come_aligned_and_keyed_by_their_label(prometheus_server, client)
         values("1", "2", "3", code="200"),
         values("0", "NaN", "+Inf", code="502"),
     ]
-    assert client.over("q", "code", WINDOW) == {"200": [1.0, 2.0, 3.0], "502": [0.0, None, None]}
+    found = client.over("q", "code", WINDOW)
+    assert found.rows == {"200": [1.0, 2.0, 3.0], "502": [0.0, None, None]}
 
 
 def test_missing_series_are_no_data_not_zero(client):
@@ -77,8 +78,8 @@ def test_thirty_readers_cost_one_query(prometheus_server, client):
     prometheus_server.held.set()
     for reader in readers:
         reader.join()
-    assert found == [{"": [1.0, 2.0, 3.0]}] * 30
-    assert len(prometheus_server.asked) == 1
+    assert [answered.rows for answered in found] == [{"": [1.0, 2.0, 3.0]}] * 30
+    assert prometheus_server.queries() == ["q"]
 
 
 def test_quotes_in_a_label_cannot_leave_the_query():

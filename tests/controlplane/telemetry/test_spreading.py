@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.telemetry import packing, series, spreading
+from controlplane.telemetry import packing, spreading
 from controlplane.telemetry.recent import RecentStore
 from controlplane.telemetry.snapshots import NoData, Window
 from controlplane.telemetry.spreading import Stretch
-from tests.controlplane.telemetry.conftest import T0, delta, replica, report
+from tests.controlplane.telemetry.conftest import T0, delta, drawn, drawn_of, replica, report
 
 outages = st.floats(min_value=0, max_value=5000)
 
@@ -56,7 +56,8 @@ def test_a_covered_time_is_whole_steps_around_it(covers, ago, now):
 
 def test_an_ordinary_report_belongs_to_the_step_in_which_it_came():
     booked = packing.additions(report(covers_s=2.0, pools=(delta(requests={"200": 1}),)), T0 + 1)
-    assert set(booked) == {f"sb:pool:chat:{int(T0)}", f"sb:minute:chat:{int(T0)}"}
+    kinds = ("pool:chat", "minute:chat", "minute:chat@v1")
+    assert set(booked) == {f"sb:{kind}:{int(T0)}" for kind in kinds}
 
 
 @pytest.mark.redis
@@ -82,13 +83,13 @@ def test_after_an_outage_rates_are_the_average_and_gauges_stay_gaps(store: Recen
     store.book(told(2, 800, 820, 80.0), T0 + 81)
     window = Window(end_s=int(T0) + 80, step_s=5, steps=16, span_s=5)
     steps = store.pool_steps("chat", int(T0), int(T0) + 80)
-    rates = series.request_series(steps, window).series["answered"][1:]
+    rates = drawn("requests", steps, window).series["answered"][1:]
     assert rates == pytest.approx([10.0] * len(rates), abs=0.3)
-    tokens = series.token_series(steps, window).series["output"][1:]
+    tokens = drawn("tokens", steps, window).series["output"][1:]
     assert tokens == pytest.approx([100.0] * len(tokens), abs=1.0)
-    of_replica = series.replica_rates(steps, window, "rpl-1").series["requests"][1:]
+    of_replica = drawn_of("rpl-1", "failures", steps, window).series["requests"][1:]
     assert of_replica == pytest.approx([10.0] * len(of_replica), abs=0.3)
-    assert series.load_series(steps, window).series["running"][2:] == [None] * 14
+    assert drawn("load", steps, window).series["running"][2:] == [None] * 14
     minutes = store.pool_minutes(["chat"], T0 + 81, 2)["chat"]
     assert sum(m.requests["200"] for m in minutes) == 820
     assert sum(m.replicas["rpl-1"].requests for m in minutes) == 800
@@ -105,5 +106,5 @@ def test_few_requests_in_a_long_outage_are_a_low_rate_not_gaps(store: RecentStor
     assert not isinstance(steps, NoData)
     assert None not in steps
     window = Window(end_s=int(T0) + 60, step_s=60, steps=1, span_s=60)
-    (rate,) = series.request_series(steps, window).series["answered"]
+    (rate,) = drawn("requests", steps, window).series["answered"]
     assert rate == pytest.approx(2 / 60, abs=1 / 60)

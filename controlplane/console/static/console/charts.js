@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const SERIES = {
-    p50: "blue", p95: "amber", p99: "red", max: "amber", usage: "amber", mean: "blue", answered: "blue", requests: "blue",
+    p50: "blue", p95: "amber", p99: "red", max: "amber", "hit rate": "green", preempted: "red", mean: "blue", answered: "blue", requests: "blue",
     failed: "red", errors: "red", limited: "amber", "client left": "purple", "client error": "grey",
     running: "blue", waiting: "red", prompt: "blue", cached: "green", output: "amber", mark: "purple",
   };
@@ -89,10 +89,11 @@
       return tr;
     };
     const plain = (name) => new DOMParser().parseFromString(name, "text/html").body.textContent;
+    const when = (at) => (el.payload.days ? `${at.slice(5, 10)} ${at.slice(11, 16)}` : at.slice(11, 19));
     made.createTHead().append(row(["UTC", ...traces.map((t) => `${plain(t.name)}${unit ? `, ${unit}` : ""}`)], "th"));
     const body = made.createTBody();
     for (let i = traces[0].x.length - 1; i >= 0 && body.rows.length < 60; i--)
-      body.append(row([traces[0].x[i].slice(11, 19), ...traces.map((t) => (t.y[i] === null ? "—" : Number(t.y[i].toPrecision(3))))], "td"));
+      body.append(row([when(traces[0].x[i]), ...traces.map((t) => (t.y[i] === null ? "—" : Number(t.y[i].toPrecision(3))))], "td"));
     box.replaceChildren(made);
   }
 
