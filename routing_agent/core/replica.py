@@ -5,7 +5,7 @@ The runtime lives as long as the replica's address: new tables change the endpoi
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -21,6 +21,10 @@ DoubtSource = Literal[
     "steps",  # requests run in it and nothing is computed
     "identity",  # it serves other models than it should, or does not take our key
 ]
+
+
+# The first word of the reasons that say: it is there, and computes nothing.
+HUNG: Final = "hung"
 
 
 class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +264,16 @@ class Replica:
         if not self.blocked or (self.blocked == BREAKER_OPEN and self.breaker.admits(now)):
             return ""
         return self.blocked
+
+    def is_hung(self, now: float) -> bool:
+        """Say whether it computes nothing any more, by its probes or its steps.
+
+        Tokens seen since outweigh its probes; nothing outweighs its steps.
+        """
+        if "steps" in self.doubts:
+            return True
+        is_silent = self.health == "unhealthy" and self.health_reason.startswith(HUNG)
+        return is_silent and not self._generated_lately(now)
 
     def is_ejected(self) -> bool:
         """Say whether health or breaker keep this replica out."""

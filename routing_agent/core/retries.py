@@ -18,6 +18,7 @@ Failure = Literal[
     "stopping",  # it is shutting down in order and takes nothing new
     "refused",  # the request is at fault, though the status or a 200 before it says otherwise
     "too_slow",  # no first token, or no further one, within the limit
+    "hung",  # its engine was found to compute nothing, before an answer had begun
     "lost",  # broke after the first byte went to the client
 ]
 
@@ -31,6 +32,7 @@ COUNTS_AGAINST_REPLICA: Final[dict[Failure, bool]] = {
     "stopping": False,  # that answer alone keeps new requests away: `Replica.note_doubt`
     "refused": False,
     "too_slow": True,
+    "hung": False,  # its health keeps it out already, and lets it in again
     "lost": True,
 }
 # A request that has waited its whole limit, or whose answer has begun, is not tried again.
@@ -43,6 +45,7 @@ MAY_BE_RETRIED: Final[dict[Failure, bool]] = {
     "stopping": True,
     "refused": False,
     "too_slow": False,
+    "hung": True,
     "lost": False,
 }
 FAILURE_OF_STATUS: Final[dict[int, Failure]] = {
@@ -90,13 +93,17 @@ class RetryBudget:
         if self.balance < BUDGET_CEILING:
             self.balance += self.ratio
 
-    def spend(self, now: float) -> bool:
-        """Take one retry out; false if there is none left."""
+    def has_one(self, now: float) -> bool:
+        """Say whether there is a retry left."""
         if self.balance < BUDGET_START:
             grown = self.balance + (now - self._at) * BUDGET_FLOOR_PER_S
             self.balance = min(grown, BUDGET_START)
         self._at = now
-        if self.balance < 1.0:
+        return self.balance >= 1.0
+
+    def spend(self, now: float) -> bool:
+        """Take one retry out; false if there is none left."""
+        if not self.has_one(now):
             return False
         self.balance -= 1.0
         return True
@@ -138,6 +145,39 @@ def judge_retry(
         return RetryVerdict(retry=False, reason="the pool's retry budget is used up")
     delay_s = backoff_s(attempts, settings=settings, chance=chance)
     return RetryVerdict(retry=True, reason=f"after {failure}", delay_s=delay_s, same_replica=same)
+
+
+@dataclass(frozen=True, slots=True)
+class HungVerdict:
+    """What becomes of a request whose engine hangs, and why."""
+
+    failure: Failure | None  # None: it stays where it is for now
+    reason: str
+
+
+def judge_hung(
+    waited_s: float,
+    *,
+    tells_progress: bool,
+    others: int,
+    settings: PoolSettings,
+    budget: RetryBudget,
+    now: float,
+) -> HungVerdict:
+    """Judge a request that has waited in vain so long at an engine that was found hung; `others`
+    untried replicas may take it.
+
+    An engine that never tells how far it is may be one that answers no probe while it computes: it
+    gets a TTFT limit. So does one whose requests nobody else can take just now.
+    """
+    is_late = waited_s >= settings.ttft_limit_s
+    if not tells_progress and not is_late:
+        return HungVerdict(None, "its engine may only be busy: it tells no progress")
+    if others and budget.has_one(now):
+        return HungVerdict("hung", "another replica may serve it")
+    if not is_late:
+        return HungVerdict(None, "no other replica may serve it now")
+    return HungVerdict("too_slow", "no other replica may serve it, and its TTFT limit has passed")
 
 
 def backoff_s(attempts: int, *, settings: PoolSettings, chance: Chance) -> float:

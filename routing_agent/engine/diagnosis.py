@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from routing_agent.core.engine_errors import Kind, read_error
-from routing_agent.core.replica import Replica
+from routing_agent.core.replica import HUNG, Replica
 from routing_agent.engine.base import Driver
 from routing_agent.http_client import CallFailed, ConnectionRefused, Response, TimedOut
 
@@ -30,7 +30,7 @@ def failed_call(error: CallFailed) -> str:
     if isinstance(error, ConnectionRefused):
         return f"dead: {error}; its process is gone or not up yet"
     if isinstance(error, TimedOut):
-        return f"hung: {error}"
+        return f"{HUNG}: {error}"
     return f"broken: {error}"
 
 
@@ -49,7 +49,7 @@ def bad_page(path: str, response: Response, *, was_ready: bool) -> str:
 
 def stuck(running: int, since_s: float) -> str:
     """Say that requests run in an engine and nothing is computed."""
-    return f"hung: {running} requests run in it, and no step was done for {since_s:.0f} s"
+    return f"{HUNG}: {running} requests run in it, and no step was done for {since_s:.0f} s"
 
 
 def other_models(driver: Driver, wanted: str, listed: tuple[str, ...]) -> str:

@@ -94,7 +94,8 @@ class Scraper:
         current = self._current()
         self._previous = {r: p for r, p in self._previous.items() if r in current}
         self._gone &= current
-        stepped = has_stepped(previous.load, load)
+        # One that had nothing to do did no step for a reason: its time counts from now.
+        stepped = has_stepped(previous.load, load) or not previous.load.running
         seen = self._previous[replica] = Seen(load, now if stepped else previous.stepped_at)
         is_another = replica.note_process(load.process_started_at)
         was_gone = replica in self._gone and is_known

@@ -24,7 +24,7 @@ from routing_agent.core.deadlines import (
 from routing_agent.core.explain import candidates_of
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
-from routing_agent.core.retries import COUNTS_AGAINST_REPLICA, judge_retry
+from routing_agent.core.retries import COUNTS_AGAINST_REPLICA, judge_hung, judge_retry
 from routing_agent.core.sampling import FAILED_FROM, is_in_share
 from routing_agent.core.stages import Try
 from routing_agent.core.table import KeyOwner
@@ -372,9 +372,7 @@ class Exchange:
     def _retry(self, failed: Failed, pool: PoolState, now: float) -> bool:
         request = self._route_request
         assert request is not None  # noqa: S101 - set by _admit
-        # A full replica counts as one where its room may be waited for.
-        waits = ("", FULL) if pool.pool.overload == "queue" else ("",)
-        others = sum(exclusion(request, r, pool.settings, now) in waits for r in pool.replicas)
+        others = self._others(pool, request, now)
         judge = judge_continuation if self.has_begun else judge_retry
         verdict = judge(
             failed.failure,
@@ -395,6 +393,31 @@ class Exchange:
         self._enter("pausing", now)
         self._pause = self.proxy.loop.call_later(verdict.delay_s, self._pause_over)
         return True
+
+    @staticmethod
+    def _others(pool: PoolState, request: RouteRequest, now: float) -> int:
+        """Count the untried replicas; a full one counts where its room may be waited for."""
+        waits = ("", FULL) if pool.pool.overload == "queue" else ("",)
+        return sum(exclusion(request, r, pool.settings, now) in waits for r in pool.replicas)
+
+    def leave_hung_engine(self, now: float) -> None:
+        """Go on elsewhere, if nothing of an answer has come and another replica may serve it."""
+        attempt, pool, request = self.attempt, self._pool, self._route_request
+        assert attempt is not None and pool is not None and request is not None  # noqa: S101, PT018
+        if attempt.connection is None or self.has_begun:
+            return
+        replica = attempt.replica
+        may_retry = self.attempts <= pool.settings.max_retries
+        verdict = judge_hung(
+            now - attempt.started_at,
+            tells_progress=replica.scraped_at is not None,
+            others=self._others(pool, request, now) if may_retry else 0,
+            settings=pool.settings,
+            budget=pool.budget,
+            now=now,
+        )
+        if verdict.failure is not None:
+            self.attempt_failed(Failed(verdict.failure, f"{replica.blocked}; {verdict.reason}"))
 
     def _pause_over(self) -> None:
         self._pause = None

@@ -68,7 +68,7 @@ def own_headers(exchange: Exchange) -> bytes:
 def final_error(failed: Failed, replica: Replica) -> ErrorAnswer:
     """Give the error a client gets when no attempt is left."""
     where = f"Replica '{replica.id}'"
-    if failed.failure == "too_slow":
+    if failed.failure in ("too_slow", "hung"):
         message = f"{where} was too slow: {failed.detail}. Try again, or ask for fewer tokens."
         return ErrorAnswer("engine_too_slow", message)
     if failed.failure == "exhausted":

@@ -240,6 +240,7 @@ class Proxy:
             self._table_changed()
         self._wake_queues()
         self._cut_overdue(now)
+        self._leave_hung(now)
 
     def _forgive(self, lost_s: float) -> None:
         """Give engines and clients the time in which we did not look at them."""
@@ -281,6 +282,15 @@ class Proxy:
                 continue
             if now - replica.leaving_at > replica.settings.drain_limit_s:
                 exchange.leave_replica(_DRAIN_LIMIT)
+
+    def _leave_hung(self, now: float) -> None:
+        """Fail over what engines that hang have not begun to answer."""
+        hung = {r for r in self._links if r.inflight_requests and r.is_hung(now)}
+        if not hung:
+            return
+        for exchange in list(self._exchanges):
+            if exchange.bound_to in hung:
+                exchange.leave_hung_engine(now)
 
     def _note_if_idle(self) -> None:
         if self._is_draining and not self._exchanges:

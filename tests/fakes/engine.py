@@ -183,6 +183,8 @@ def _parse(data: bytes) -> tuple[bytes, str, str, list[tuple[str, str]], bytes] 
     pairs = [line.split(":", 1) for line in lines]
     headers = [(name, value.strip()) for name, value in pairs]
     lengths = [int(value) for name, value in headers if name.lower() == "content-length"]
+    if method == "GET" and not lengths:  # a probe or scrape
+        lengths = [0]
     assert len(lengths) == 1, "exactly one framing is expected of the proxy"
     if len(rest) < lengths[0]:
         return None

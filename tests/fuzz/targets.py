@@ -247,7 +247,7 @@ class Caller:
     def connected(self, connection: EngineConnection) -> None:
         """Not used: the connection is there."""
 
-    def connect_failed(self, reason: str) -> None:
+    def connect_failed(self, reason: str, *, is_own_fault: bool) -> None:
         """Not used either."""
 
     def arrived(self, connection: EngineConnection) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -111,6 +112,21 @@ async def test_an_engine_that_computes_nothing_for_our_requests_is_called_hung(e
         assert replica.health == "healthy"
         engine.pages["/metrics"] = (200, vllm_metrics(running=3) + stuck.replace(" 7", " 8"))
         await until(lambda: is_used(replica))
+    replica.release(100)
+
+
+async def test_an_engine_that_was_idle_is_not_doubted_for_that_time(engine, client):
+    """It did no step for an hour because nobody asked; its first prefill may take a while."""
+    replica, _, scraper = seen(engine, client)
+    still = 'vllm:iteration_tokens_total_count{model_name="m"} 7\n'
+    engine.pages["/metrics"] = (200, vllm_metrics(running=0) + still)
+    await scraper.visit(replica)
+    since = scraper._previous[replica]
+    scraper._previous[replica] = replace(since, stepped_at=since.stepped_at - 3600)
+    replica.begin(100, time.monotonic())
+    engine.pages["/metrics"] = (200, vllm_metrics(running=1) + still)
+    await scraper.visit(replica)
+    assert is_used(replica)
     replica.release(100)
 
 
