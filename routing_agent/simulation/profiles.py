@@ -93,6 +93,23 @@ A100_EMBEDDING = Profile(
     kv_bytes_per_token=98_304,
 )
 
+_UNLIMITED = 1 << 50  # tokens
+
+
+def prefill_only(tokens_per_s: float, *, kv_blocks: int, block_tokens: int) -> Profile:
+    """Give a plain yardstick: prompts one after the other, answers and steps cost nothing."""
+    return Profile(
+        prefill_tokens_per_s=tokens_per_s,
+        decode_step_s=0.0,
+        decode_step_per_sequence_s=0.0,
+        max_running_sequences=1,
+        kv_blocks=kv_blocks,
+        block_tokens=block_tokens,
+        step_token_budget=_UNLIMITED,
+        context_tokens=_UNLIMITED,
+    )
+
+
 PROFILES = {"a100-80gb-qwen2.5-7b": A100_QWEN_7B, "a100-80gb-embedding": A100_EMBEDDING}
 DEFAULT_PROFILE = "a100-80gb-qwen2.5-7b"
 EMBEDDING_PROFILE = "a100-80gb-embedding"

@@ -1,0 +1,165 @@
+"""What an agent knows when it chooses: all there is, or what a real one could.
+
+A policy asks the replicas of its pool, as it does live. Who fills in their figures makes the
+difference: `Oracle` reads the engines at the moment of the choice; `OwnView` counts what its own
+agent sent and looks at the engines' figures now and then, as a scrape does. What is known of
+prefixes belongs here too: `Truth.expected_cached_tokens` is what an oracle would answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from typing import Literal, Protocol
+
+from routing_agent.core.fleet import PoolState
+from routing_agent.core.replica import EngineFigures
+from routing_agent.simulation.flights import Flight
+from routing_agent.simulation.virtual import VirtualEngines
+
+KnowledgeName = Literal["oracle", "agent"]
+
+
+class Truth:
+    """What happens inside the engines, queues included, as no real agent could know it."""
+
+    def __init__(self, engines: VirtualEngines) -> None:
+        self._engines = engines
+        count = len(engines.schedulers)
+        self._queued_tokens = [0] * count  # uncached tokens of requests that wait
+        self._promised: list[Counter[int]] = [Counter() for _ in range(count)]
+
+    def expected_cached_tokens(self, engine: int, blocks: tuple[int, ...]) -> int:
+        """Tell how much of a prompt an engine has cached, or will have once its turn comes."""
+        scheduler = self._engines.schedulers[engine]
+        if not scheduler.profile.prefix_cache:
+            return 0
+        matching = scheduler.pool.matching(blocks)
+        promised = self._promised[engine]
+        while matching < len(blocks) and promised[blocks[matching]]:
+            matching += 1
+        return matching * scheduler.profile.block_tokens
+
+    def backlog(self, engine: int, now: float) -> tuple[int, int]:
+        """Give the requests inside an engine, and the prompt tokens it has yet to compute."""
+        if self._engines.is_idle(engine):
+            return 0, 0
+        scheduler = self._engines.schedulers[engine]
+        tokens = self._queued_tokens[engine] + round(scheduler.prefill_left(now))
+        return scheduler.running + scheduler.waiting, tokens
+
+    def submitted(self, engine: int, flight: Flight) -> None:
+        """Note that an engine was given a request."""
+        self._queued_tokens[engine] += flight.expected_uncached_tokens
+        self._promised[engine].update(flight.request.blocks)
+
+    def started(self, engine: int, flight: Flight) -> None:
+        """Note that a request left the queue: the batch tells what is left of it."""
+        self._queued_tokens[engine] -= flight.expected_uncached_tokens
+
+    def computed(self, engine: int, flight: Flight) -> None:
+        """Note that a prompt is through: the cache tells what is left of it."""
+        promised = self._promised[engine]
+        for block in flight.request.blocks:
+            promised[block] -= 1
+            if not promised[block]:
+                del promised[block]
+
+
+class Knowledge(Protocol):
+    """Keeps the replicas of one agent's pool informed."""
+
+    def next_look(self) -> float:
+        """Tell when `look` is due; infinity is never."""
+        ...
+
+    def look(self, now: float) -> None:
+        """Look at the engines that are due."""
+        ...
+
+    def before_choice(self, now: float) -> None:
+        """Bring the replicas' figures up to date."""
+        ...
+
+    def placed(self, flight: Flight, now: float) -> None:
+        """Note that this agent sent a request to a replica."""
+        ...
+
+    def ended(self, flight: Flight) -> None:
+        """Note that a request of this agent ended."""
+        ...
+
+
+class Oracle:
+    """Knows each engine exactly: requests inside, prompt tokens still to be computed."""
+
+    def __init__(self, pool: PoolState, truth: Truth) -> None:
+        self._replicas = pool.replicas
+        self._truth = truth
+
+    def next_look(self) -> float:
+        """It needs no looks: it knows."""
+        return float("inf")
+
+    def look(self, now: float) -> None:
+        """Nothing is due, ever."""
+
+    def before_choice(self, now: float) -> None:
+        """Read every engine."""
+        backlog = self._truth.backlog
+        for number, replica in enumerate(self._replicas):
+            replica.inflight_requests, replica.inflight_tokens = backlog(number, now)
+
+    def placed(self, flight: Flight, now: float) -> None:
+        """The engine tells, at the next choice."""
+
+    def ended(self, flight: Flight) -> None:
+        """The engine tells, at the next choice."""
+
+
+class OwnView:
+    """Charges its own requests, as the proxy does, and scrapes each engine once an interval."""
+
+    def __init__(self, pool: PoolState, engines: VirtualEngines, chance: random.Random) -> None:
+        self._replicas = pool.replicas
+        self._engines = engines
+        self._interval_s = pool.settings.scrape_interval_s
+        self._due = [(chance.random() * self._interval_s, n) for n in range(len(self._replicas))]
+        heapq.heapify(self._due)
+
+    def next_look(self) -> float:
+        """Tell when the next scrape is due."""
+        return self._due[0][0]
+
+    def look(self, now: float) -> None:
+        """Scrape the engines that are due."""
+        while self._due[0][0] <= now:
+            due, number = self._due[0]
+            heapq.heapreplace(self._due, (due + self._interval_s, number))
+            self._scrape(number, now)
+
+    def before_choice(self, now: float) -> None:
+        """What it knows is what it counted and scraped."""
+
+    def placed(self, flight: Flight, now: float) -> None:
+        """Charge the request."""
+        if flight.replica is not None:
+            flight.replica.begin(flight.charged_tokens, now)
+
+    def ended(self, flight: Flight) -> None:
+        """Give back what was charged."""
+        if flight.replica is not None:
+            flight.replica.release(flight.charged_tokens)
+
+    def _scrape(self, number: int, now: float) -> None:
+        scheduler = self._engines.schedulers[number]
+        scheduler.settle(now)
+        figures = EngineFigures(
+            running=scheduler.running,
+            waiting=scheduler.waiting,
+            kv_usage=scheduler.kv_usage,
+            kv_capacity_tokens=scheduler.profile.kv_capacity_tokens,
+            preemptions_total=scheduler.counters.preemptions,
+        )
+        self._replicas[number].note_scrape(figures, now)

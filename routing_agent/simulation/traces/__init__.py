@@ -1,0 +1,1 @@
+"""Traces of real traffic: their formats, read into one shape."""
