@@ -1,0 +1,276 @@
+"""Replay: the command, what oracle and agents know, and what holds for any trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routing_agent.__main__ import main
+from routing_agent.core.choose import POLICIES
+from routing_agent.simulation.fleet_replay import FleetReplay, ReplayPlan
+from routing_agent.simulation.flights import Flight
+from routing_agent.simulation.profiles import A100_QWEN_7B, Profile, prefill_only
+from routing_agent.simulation.results import hit_rate_over_time, percentile, summarize, work_of
+from routing_agent.simulation.traces.model import TraceRequest
+from routing_agent.wire import PolicyName, PoolSettings
+
+KEYS = [
+    "policy", "hit_rate", "balance", "ttft_mean_s", "ttft_p50_s", "ttft_p90_s", "ttft_p99_s",
+    "shed",
+]  # fmt: skip
+PLAIN = prefill_only(1000.0, kv_blocks=50, block_tokens=10)
+
+
+def asked(
+    at_s: float, prompt: int = 100, *, output: int = 5, session: int = 0, blocks: Sequence[int] = ()
+) -> TraceRequest:
+    return TraceRequest(
+        at_s=at_s, prompt_tokens=prompt, output_tokens=output, session=session, blocks=tuple(blocks)
+    )
+
+
+def plan(policy: PolicyName = "least_tokens", profile: Profile = PLAIN, **rest: Any) -> ReplayPlan:
+    whole = {"replicas": 2, "knowledge": "oracle", "prefill_only": True} | rest
+    return ReplayPlan(profile=profile, settings=PoolSettings(policy=policy), **whole)
+
+
+def fly(requests: Sequence[TraceRequest], **rest: Any) -> list[Flight]:
+    return FleetReplay(plan(**rest)).run(requests)
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path) -> Path:
+    """Chats that grow, of five people, and one long prompt."""
+    lines, fresh = [], iter(range(100, 1000))
+    histories = {person: [0, next(fresh)] for person in range(5)}
+    for turn in range(40):
+        history = histories[turn * 3 % 5]
+        history += [next(fresh), next(fresh)]
+        row = {"input_length": len(history) * 512, "output_length": 30, "hash_ids": history}
+        lines.append(json.dumps({"timestamp": turn * 700, **row}))
+    file = tmp_path / "chats.jsonl"
+    file.write_text("\n".join(lines))
+    return file
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(["replay", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_results_are_an_array_with_a_row_for_each_policy(trace_file, capsys):
+    rows = json.loads(run(capsys, trace_file, "--replicas", 3, "--policy", "all", "--json"))
+    assert [row["policy"] for row in rows] == list(POLICIES)
+    assert all(list(row) == KEYS for row in rows)
+    assert all(0 < row["hit_rate"] < 1 and row["balance"] >= 1 for row in rows)
+    assert all(row["ttft_p50_s"] <= row["ttft_p90_s"] <= row["ttft_p99_s"] for row in rows)
+
+
+def test_the_same_seed_gives_the_same_result(trace_file, capsys):
+    words = (trace_file, "--policy", "random", "--agents", 3, "--json")
+    results = [run(capsys, *words, "--seed", seed) for seed in (1, 1, 2)]
+    assert results[0] == results[1] != results[2]
+
+
+def test_a_table_names_what_was_replayed(trace_file, capsys):
+    shown = run(capsys, trace_file, "--policy", "round_robin,random", "--knowledge", "oracle")
+    heading, head, *rows = shown.splitlines()
+    assert "40 requests" in heading
+    assert "70% uncached" in heading
+    assert head.split()[:2] == ["policy", "hits"]
+    assert [row.split()[0] for row in rows] == ["round_robin", "random"]
+
+
+def test_an_engine_profile_also_tells_how_answers_go_on(trace_file, capsys):
+    shown = run(capsys, trace_file, "--profile", "a100-80gb-qwen2.5-7b", "--policy", "random")
+    assert "TPOT P50 ms" in shown
+
+
+def test_the_page_has_its_charts_and_needs_no_network(trace_file, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    run(capsys, trace_file, "--policy", "round_robin,consistent_hash", "--html", page)
+    text = page.read_text()
+    for title in ("Time to first token", "Prefix hit rate over time", "Work per replica"):
+        assert title in text
+    assert 'src="http' not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--policy", "best"], "there is no policy 'best'; known: all, round_robin"),
+        (["--ring-bound", "0.5"], "--ring-bound must be at least 1"),
+        (["--block-tokens", "500"], "its blocks have 512 tokens; blocks of 500"),
+        (["--format", "azure"], "line 1: the columns must be"),
+    ],
+)
+def test_what_makes_no_sense_is_told_and_nothing_runs(trace_file, capsys, words, told):
+    assert main(["replay", str(trace_file), *words]) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.out == ""
+
+
+def test_a_bad_line_is_told_with_its_number(trace_file, capsys):
+    with trace_file.open("a") as file:
+        file.write('\n{"timestamp": -1}\n')
+    assert main(["replay", str(trace_file)]) == 2
+    assert "chats.jsonl line 41: " in capsys.readouterr().err
+
+
+def test_a_higher_utilisation_makes_requests_wait(trace_file, capsys):
+    words = (trace_file, "--policy", "round_robin", "--json", "--utilisation")
+    low, high = (json.loads(run(capsys, *words, share))[0] for share in (0.05, 60))
+    assert low["ttft_mean_s"] < high["ttft_mean_s"]
+
+
+# What is known
+
+
+def test_an_oracle_knows_the_tokens_that_are_left_to_compute():
+    """The first goes to one replica, a shorter one to the other; the third where less is left."""
+    first, second, third = fly([asked(0.0, 490), asked(0.1, 300), asked(0.35, 100)])
+    assert {first.engine, second.engine} == {0, 1}
+    assert third.engine == second.engine
+    assert third.ttft_s == pytest.approx(0.05 + 0.1)  # 50 tokens of the second were left
+
+
+def test_an_oracle_takes_no_cached_token_for_work():
+    """The repeated prompt is cached where it ran: only its last block is work to be done."""
+    blocks = tuple(range(40))
+    requests = [
+        asked(0.0, 400, blocks=blocks),
+        asked(1.0, 400, blocks=blocks),
+        asked(1.0, 300),
+        asked(1.0, 100),
+    ]
+    flights = fly(requests, replicas=1)
+    assert [f.cached_tokens for f in flights] == [0, 390, 0, 0]
+    assert flights[1].ttft_s == pytest.approx(0.01)
+
+
+def test_agents_with_their_own_view_do_not_see_each_others_charges():
+    """Least loaded means least of its own: two agents may both take the same replica."""
+    requests = [asked(0.001 * n, 200) for n in range(200)]
+    one = summarize("one", fly(requests, replicas=8, knowledge="agent", agents=1), 8)
+    eight = summarize("eight", fly(requests, replicas=8, knowledge="agent", agents=8), 8)
+    assert one.balance == pytest.approx(1.0)
+    assert eight.ttft_mean_s > one.ttft_mean_s
+
+
+def test_what_can_never_fit_is_shed_with_the_reason():
+    fits, too_long = fly([asked(0.0, 400), asked(0.1, 501)])
+    assert fits.ttft_s == pytest.approx(0.4)
+    assert too_long.engine is None
+    assert too_long.reason == "no replica's KV cache could hold it"
+    assert summarize("p", [fits, too_long], 2).shed == 1
+
+
+def test_sessions_stay_on_their_replica_by_hash():
+    requests = [asked(n * 0.5, 10, session=n % 4 << 61) for n in range(40)]
+    flights = fly(requests, policy="consistent_hash", replicas=4)
+    homes = {f.request.session: f.engine for f in flights}
+    assert all(homes[f.request.session] == f.engine for f in flights)
+
+
+def test_nothing_replayed_is_no_figure():
+    result = summarize("p", [], 2)
+    assert (result.balance, result.ttft_mean_s, result.ttft_p99_s) == (None, None, None)
+    assert percentile([], 0.5) is None
+    assert hit_rate_over_time([], 2) == [(0.25, None), (0.75, None)]
+
+
+def test_a_percentile_is_a_value_that_occurred():
+    values = [1.0, 2.0, 3.0, 4.0]
+    assert [percentile(values, share) for share in (0.0, 0.25, 0.5, 0.51, 0.99)] == [1, 1, 2, 3, 4]
+
+
+# Any trace
+
+requests_lists = st.lists(
+    st.tuples(
+        st.floats(0, 0.3),  # seconds since the one before
+        st.integers(1, 120),  # prompt tokens
+        st.integers(0, 40),  # output tokens
+        st.integers(0, 3),  # family: whose prompts share their beginning
+    ),
+    min_size=1,
+    max_size=40,
+)
+engines = st.builds(
+    lambda plain, **figures: PLAIN if plain else dataclasses.replace(A100_QWEN_7B, **figures),
+    st.booleans(),
+    kv_blocks=st.integers(16, 40),
+    block_tokens=st.just(10),
+    max_running_sequences=st.integers(1, 4),
+    step_token_budget=st.integers(8, 64),
+)
+
+
+@given(
+    requests_lists,
+    engines,
+    st.sampled_from(list(POLICIES)),
+    st.sampled_from(["oracle", "agent"]),
+    st.integers(1, 3),
+    st.integers(1, 4),
+)
+@settings(deadline=None, max_examples=150)
+def test_every_request_ends_once_in_time_and_no_token_is_lost(
+    drawn, profile, policy, knowledge, agents, replicas
+):
+    at_s, requests = 0.0, []
+    for gap_s, prompt, output, family in drawn:
+        at_s += gap_s
+        blocks = tuple(family * 1000 + i for i in range(prompt // 10))
+        requests.append(asked(at_s, prompt, output=output, session=family, blocks=blocks))
+    replay = FleetReplay(
+        plan(
+            policy,
+            profile,
+            replicas=replicas,
+            knowledge=knowledge,
+            agents=agents,
+            prefill_only=profile is PLAIN,
+        )
+    )
+    flights = replay.run(requests)
+
+    assert [f.number for f in flights] == list(range(len(requests)))
+    for flight in flights:
+        assert flight.engine is not None
+        assert 0 <= flight.cached_tokens < flight.request.prompt_tokens
+        assert flight.request.at_s <= flight.first_token_at <= flight.ended_at
+    for scheduler in replay._engines.schedulers:
+        assert (scheduler.running, scheduler.waiting, scheduler.pool.used) == (0, 0, 0)
+        assert scheduler.pool.cached <= scheduler.pool.capacity
+    counted = [
+        s.counters.prompt_tokens - s.counters.prefix_cache_hits for s in replay._engines.schedulers
+    ]
+    assert work_of(flights, replicas) == counted
+    assert replay._truth._queued_tokens == [0] * replicas
+    assert not any(replay._truth._promised)
+    if knowledge == "agent":
+        for agent in replay._agents:
+            assert all(r.inflight_tokens == 0 for r in agent.pool.replicas)
+
+
+@given(requests_lists)
+@settings(deadline=None, max_examples=50)
+def test_plain_prefill_is_a_queue_served_in_order(drawn):
+    """First come, first served at a rate: what a replay says is what arithmetic says."""
+    at_s, requests = 0.0, []
+    for gap_s, prompt, _, _ in drawn:
+        at_s += gap_s
+        requests.append(asked(at_s, prompt))
+    free_at = 0.0
+    for flight in fly(requests, replicas=1):
+        free_at = max(free_at, flight.request.at_s) + flight.request.prompt_tokens / 1000.0
+        assert flight.first_token_at == pytest.approx(free_at)
