@@ -154,6 +154,8 @@ class Scheduler:
         ended = self._steps_ended(now)
         if ended:
             self._commit(ended)
+            for sequence, tokens in self._plan:  # the step under way holds its blocks already
+                self.memory.grow(sequence, sequence.computed + tokens)
 
     def sleep(self, now: float) -> None:
         """Give up the GPU's memory: the cache is lost, and who was running starts over later."""

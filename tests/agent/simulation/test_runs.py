@@ -103,7 +103,7 @@ def outcome(
 
 
 @given(engines, demands)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=300)
 def test_runs_of_steps_end_when_their_single_steps_would(
     engine: Profile, demand: list[Demand]
 ) -> None:
