@@ -25,16 +25,27 @@ import openai
 # same stream: the chunks joined are the same, but the engine put its tokens otherwise into chunks,
 # as it does between any two answers when it is quicker than its reader
 Verdict = Literal[
-    "same bytes", "same answer", "same stream", "same error", "own answer", "DIFFERENT"
+    "same bytes",
+    "same answer",
+    "same stream",
+    "same error",
+    "refused here",
+    "own answer",
+    "not repeatable",
+    "DIFFERENT",
 ]
 # Differ between any two answers of one engine.
 _FRESH_FIELDS = frozenset({"id", "created", "created_at", "_request_id"})
-_FRESH_BYTES = re.compile(rb'"(id|created|created_at)":\s*("[^"]*"|\d+)')
+_TIMING = re.compile(r".*(_ms|_per_second)$")  # llama.cpp tells how long it took
+_FRESH_BYTES = re.compile(
+    rb'"(id|created|created_at|\w+_ms|\w+_per_second)":\s*("[^"]*"|[-+.\de]+)'
+)
 _TEXTS = frozenset({"content", "text", "arguments", "reasoning", "reasoning_content", "refusal"})
 # Of one connection, not of the answer; an agent has its own.
 _CONNECTION_HEADERS = frozenset(
     {"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"}
 )
+_FAILURES = 500
 _OWN_HEADERS = re.compile("x-signalbox-|x-request-id$")
 
 
@@ -128,26 +139,31 @@ async def ask(url: str, key: str, question: Question) -> Heard:
     async with client:
         try:
             value = await _plain(await method(**question.fields))
-        except openai.APIStatusError as error:
+        except openai.APIConnectionError:
+            raise
+        except openai.APIError as error:  # without a status: an event of a stream
             is_error = True
-            value = {"class": type(error).__name__, "status": error.status_code, "body": error.body}
+            status = getattr(error, "status_code", None)
+            value = {"class": type(error).__name__, "status": status, "body": error.body}
     return Heard(value, recorder.last, is_error)
 
 
 async def _plain(answer: Any) -> Any:
     """Give an answer as plain data; a stream as the list of its chunks."""
     if hasattr(answer, "model_dump"):
-        return answer.model_dump()
-    return [chunk.model_dump() async for chunk in answer]
+        return answer.model_dump(warnings=False)
+    return [chunk.model_dump(warnings=False) async for chunk in answer]
 
 
 def compare(question: Question, direct: Heard, ours: Heard) -> Finding:
     """Hold what came through the agent against what the engine said itself."""
-    headers = header_difference(direct.exchange, ours.exchange)
     if question.is_own:
         return _compare_own(question, direct, ours)
-    if direct.is_error and ours.is_error and question.refused_here:
+    if question.refused_here and ours.is_error:
         return _compare_refusals(question, direct, ours)
+    if direct.is_error and ours.is_error and direct.value["status"] is None:
+        return _compare_events(question, direct, ours)
+    headers = header_difference(direct.exchange, ours.exchange)
     if headers:
         return Finding(question.name, "DIFFERENT", headers)
     if masked(direct.exchange.body) == masked(ours.exchange.body):
@@ -170,6 +186,8 @@ def _compare_own(question: Question, direct: Heard, ours: Heard) -> Finding:
 
 
 def _compare_refusals(question: Question, direct: Heard, ours: Heard) -> Finding:
+    if not direct.is_error:  # SGLang and llama.cpp answer to any name of a model
+        return Finding(question.name, "refused here", f"{shown(ours)}; the engine answers")
     keys = ("class", "status")
     told = [{key: heard.value[key] for key in keys} for heard in (direct, ours)]
     different = difference(told[0], told[1])
@@ -179,8 +197,24 @@ def _compare_refusals(question: Question, direct: Heard, ours: Heard) -> Finding
                    different or shown(ours))  # fmt: skip
 
 
+def _compare_events(question: Question, direct: Heard, ours: Heard) -> Finding:
+    """Compare an error inside a 200 with what the agent makes of it: it may give it a status."""
+    told = [(heard.value["body"] or {}).get("message") for heard in (direct, ours)]
+    if told[0] != told[1]:
+        return Finding(question.name, "DIFFERENT", f"message: {told[0]!r}, here {told[1]!r}")
+    return Finding(question.name, "same error", f"{shown(ours)}; inside a 200 from the engine")
+
+
 def header_difference(direct: Exchange, ours: Exchange) -> str:
-    """Name a header that was lost, changed, or added without being one of the agent's own."""
+    """Name a header that was lost, changed, or added without being one of the agent's own.
+
+    Of an engine's failures (5xx) the agent keeps the words and their type.
+    """
+    if (
+        direct.status >= _FAILURES
+        and direct.headers["content-type"] == ours.headers["content-type"]
+    ):
+        return ""
     for name, value in direct.headers.items():
         if name not in _CONNECTION_HEADERS and not _OWN_HEADERS.match(name):
             got = ours.headers.get(name)
@@ -197,7 +231,7 @@ def difference(one: Any, other: Any, place: str = "") -> str:
     """Name the first place where two answers differ; "" if nowhere."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
-            if key in _FRESH_FIELDS:
+            if key in _FRESH_FIELDS or _TIMING.match(key):
                 continue
             if (key in one) != (key in other):
                 return f"{place}.{key} is only {'direct' if key in one else 'here'}"
@@ -270,7 +304,12 @@ async def run_questions(
         await ask(engine, engine_key, question)
         direct = await ask(engine, engine_key, question)
         ours = await ask(agent, key, question)
-        findings.append(compare(question, direct, ours))
+        finding = compare(question, direct, ours)
+        if finding.verdict == "DIFFERENT":
+            again = compare(question, direct, await ask(engine, engine_key, question))
+            if again.verdict == "DIFFERENT":
+                finding = Finding(question.name, "not repeatable", "the engine's answers differ")
+        findings.append(finding)
     return findings
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from routing_agent.gpu import SimulatedGpus
 from routing_agent.http_client import split_url
+from routing_agent.other_routers import hints
 from routing_agent.otlp import Collector, collector_of
 from routing_agent.wire import SAMPLE_RATIO, EngineName, OverloadPolicy, PolicyName, PoolSettings
 
@@ -131,7 +132,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and stop; the list of all options would only hide it."""
-        self.exit(2, f"{self.prog}: {message}\n{self.prog} --help lists the options.\n")
+        lines = [f"{self.prog}: {message}", *hints(message.split())]
+        self.exit(2, "\n".join([*lines, f"{self.prog} --help lists the options.\n"]))
 
     def _words_of_file(self, words: Sequence[str]) -> list[str]:
         only_config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

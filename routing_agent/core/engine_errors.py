@@ -43,6 +43,17 @@ _WORDS: Final[tuple[tuple[str, Kind], ...]] = (
     ("is greater than max_lora_rank", "invalid"),
     ("doesn't contain tensors", "invalid"),
     ("call to add_lora method failed: worker failed", "invalid"),
+    # Faults of a request, which llama.cpp reports as a 500.
+    ("input is not supported", "invalid"),  # a picture or sound for a model of text
+    ("does not support multimodal", "invalid"),
+    ("failed to load image or audio file", "invalid"),
+    ("failed to download image", "invalid"),
+    ("invalid base64 value", "invalid"),
+    ("requires --jinja flag", "invalid"),
+    ("cannot use both json_schema and grammar", "invalid"),
+    ("only no echo is supported", "invalid"),
+    ("unsupported param: ", "invalid"),
+    ("failed to tokenize prompt", "invalid"),
 )
 _KIND_OF_STATUS: Final[dict[int, Kind]] = {
     401: "unauthorized",

@@ -95,6 +95,8 @@ def test_the_drain_limit_is_one_and_the_same():
         (["--client-key-file", "/no/such/file"], "--client-key-file"),
         (["--tls-cert-file", "/a"], "--tls-cert-file and --tls-key-file belong together"),
         (["--no-such-option"], "unrecognized arguments"),
+        (["--api-key", "k"], "--api-key is here: --engine-key-file FILE"),
+        (["--queue-timeout-secs=5"], "--queue-timeout-secs is here: --queue-deadline SECONDS"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
 )

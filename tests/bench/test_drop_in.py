@@ -85,6 +85,16 @@ def test_our_own_refusal_must_be_of_the_same_class_and_status_and_have_a_code() 
     assert compare(question, refusal(404), refusal(404, code="x")).verdict == "same error"
     assert compare(question, refusal(404), refusal(404)).detail == "the error has no code"
     assert compare(question, refusal(404), refusal(400, code="x")).verdict == "DIFFERENT"
+    assert compare(question, heard({}), refusal(404, code="x")).verdict == "refused here"
+
+
+def test_an_error_event_of_the_engine_may_get_a_status_but_keeps_its_words() -> None:
+    def error(status: int | None, message: str) -> Heard:
+        value = {"class": "APIError", "status": status, "body": {"message": message}}
+        return heard(value, error=True)
+
+    assert compare(QUESTION, error(None, "no"), error(400, "no")).verdict == "same error"
+    assert compare(QUESTION, error(None, "no"), error(400, "yes")).verdict == "DIFFERENT"
 
 
 def test_a_model_that_the_engine_lists_must_be_listed_with_its_size() -> None:

@@ -9,6 +9,8 @@ import pytest
 from stack.layout import ROOT
 
 from controlplane.domain.pool_setting_texts import TEXTS
+from routing_agent.config import serve_config
+from routing_agent.other_routers import FLAGS
 from routing_agent.wire import PoolSettings
 
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -66,3 +68,34 @@ def test_decisions_are_numbered_without_a_gap_and_fit_a_page():
         text = record.read_text()
         assert all(f"**{part}.**" in text for part in ("Context", "Decision", "What we gave up"))
         assert len(text.split()) < 450
+
+
+def test_the_table_of_other_routers_options_is_the_one_in_the_code():
+    lines = ["| there | here |", "|---|---|"]
+    lines += [f"| `{flag}` | {_as_code(here)} |" for flag, here in FLAGS.items()]
+    table = "\n".join(lines)
+    if table not in (ROOT / "docs" / "drop-in.md").read_text():
+        pytest.fail(f"docs/drop-in.md must contain:\n\n{table}")
+
+
+def _as_code(text: str) -> str:
+    return re.sub(r"--[a-z-]+( 0| [A-Z]+| reject)?|/metrics|X-Request-Id", r"`\g<0>`", text)
+
+
+def test_every_option_named_for_another_routers_is_one_of_ours(capsys):
+    with pytest.raises(SystemExit):
+        serve_config(["--help"])
+    ours = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    named = set(re.findall(r"--[a-z-]+", " ".join(FLAGS.values())))
+    assert named <= ours
+    assert not set(FLAGS) & ours
+
+
+def test_the_line_that_replaces_another_router_is_understood():
+    readme = (ROOT / "README.md").read_text()
+    lines = re.findall(r"^\.venv/bin/python -m routing_agent serve (.*)$", readme, re.MULTILINE)
+    assert lines
+    for line in lines:
+        config = serve_config(line.split())
+        assert len(config.role.worker_urls) == 2
+        assert config.port in (9000, 30000)

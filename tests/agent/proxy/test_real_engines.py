@@ -371,3 +371,18 @@ async def test_a_finished_answer_never_lingers(rig: Rig) -> None:
         assert (await rig.ask(body)).status == 200
         await asyncio.sleep(0)
     assert rig.replica().inflight_requests == 0
+
+
+async def test_a_picture_for_a_model_of_text_is_the_clients_fault(rig: Rig) -> None:
+    """llama.cpp says 500: the client gets its words, and no replica is blamed or asked again."""
+    message = "image input is not supported - hint: you may need to provide the mmproj"
+    error = {"error": {"code": 500, "message": message, "type": "server_error"}}
+    await rig.start(failing(500, error), failing(500, error))
+    for _ in range(8):  # more than the breaker takes
+        reply = await rig.ask(chat())
+        assert (reply.status, json.loads(reply.body)) == (500, error)
+    assert sum(len(engine.calls) for engine in rig.engines) == 8
+    good = obliging()
+    for engine in rig.engines:
+        engine.script = good
+    assert (await rig.ask(chat())).status == 200
