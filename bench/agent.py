@@ -17,6 +17,10 @@ from pathlib import Path
 
 import uvloop
 
+from routing_agent import compiled
+
+compiled.use()  # before anything else of the package is imported
+
 from bench.machine import KEY, MODEL
 from routing_agent import log, wire
 from routing_agent.app import Parts

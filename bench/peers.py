@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from routing_agent import compiled
+
 from bench.machine import ENGINES, KEY, MODEL, ROOT, BenchError, Process, free_ports, progress
 
 ENGINE = "engine"
 OURS = "signalbox"
+COMPILED = "signalbox compiled"
 REFERENCE = "nginx"
 VENVS = ROOT / "var" / "bench"
 READY_LIMIT_S = 120.0
@@ -130,6 +133,12 @@ def _ours(place: Place) -> list[str]:
     return [sys.executable, "-m", "bench.agent", str(place.port), str(place.folder), *engines]
 
 
+def _ours_compiled(place: Place) -> list[str]:
+    if not (compiled.place() / compiled.DONE).is_file():
+        raise Absent("not compiled: bin/compile")
+    return _ours(place)
+
+
 def _sglang(policy: str) -> Callable[[Place], list[str]]:
     def command(place: Place) -> list[str]:
         return [
@@ -177,7 +186,8 @@ _QUIET = {
 # The Rust routers by their cheapest policy that looks at load, and by the one for prefixes.
 PEERS = (
     Peer(REFERENCE, _nginx),
-    Peer(OURS, _ours),
+    Peer(OURS, _ours, env={compiled.OFF: "1"}),
+    Peer(COMPILED, _ours_compiled),
     Peer("haproxy", _haproxy),
     Peer("vllm-router", _vllm("sticky_least_loaded")),
     Peer("vllm-router cache_aware", _vllm("cache_aware")),

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.peers import OURS, REFERENCE
+from bench.peers import COMPILED, OURS, REFERENCE
 
 NAME_WIDTH = 28
 CELL_WIDTH = 27
@@ -125,7 +125,7 @@ def _table_lines(name: str, table: Table) -> list[str]:
     peers = list(dict.fromkeys(peer for q in table.quantities for peer in q.rounds))
     for peer in peers:
         cells = "".join(f"{_cell(q, peer):<{CELL_WIDTH}}" for q in table.quantities)
-        mark = "> " if peer == OURS else "  "
+        mark = "> " if peer in (OURS, COMPILED) else "  "
         lines.append(f"{mark}{peer:<{NAME_WIDTH - 2}}{cells}".rstrip())
     return [*lines, ""]
 

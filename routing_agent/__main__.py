@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
+from routing_agent import compiled
+
 # Commands whose modules bring `add_arguments(parser)` and `main(arguments) -> int`.
 SIMULATION = {
     "simulate-engine": ("routing_agent.simulation.server", "one simulated engine"),
@@ -80,4 +82,5 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    compiled.use()  # before anything else of the package is imported
     sys.exit(main(sys.argv[1:]))

@@ -23,6 +23,9 @@ FAST = "not slow and not browser and not e2e and not postgres"
 TOUR = "e2e"
 EVERYTHING = "not postgres"  # those run in the pass on PostgreSQL
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
+COMPILED = "not interpreted and not slow"
+RELAY_TESTS = "tests/agent/proxy"
+CANNOT_COMPILE = 3  # of bin/compile
 NOTHING_COLLECTED = 5  # pytest's exit code
 
 # Decisions are pure, so nothing excuses an untested branch; the floor of the whole is STYLE's.
@@ -52,11 +55,40 @@ class Suite:
         """The control plane's tests on PostgreSQL, then everything on SQLite."""
         with tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch:
             coverage = {"COVERAGE_FILE": f"{scratch}/coverage"}
-            self.on_postgresql(coverage)
-            words = ["-m", EVERYTHING, "--cov", "--cov-append", "--cov-report=", *self.words]
-            self._stage("tests", words, coverage)
-            if not self.words:
-                self.floors(coverage)
+            with self._compiling() as compiling:
+                self.on_postgresql(coverage)
+                words = ["-m", EVERYTHING, "--cov", "--cov-append", "--cov-report=", *self.words]
+                self._stage("tests", words, coverage)
+                if not self.words:
+                    self.floors(coverage)
+                    self.run.stage("relay compiled", lambda: self._compiled(compiling))
+
+    @contextmanager
+    def _compiling(self) -> Iterator[subprocess.Popen[str]]:
+        """Compile the relay meanwhile, as fast as may be: it is tested, not measured."""
+        words = [str(self.tools.folder / "python"), "bin/stack/compile.py", "--level", "0"]
+        with subprocess.Popen(
+            words,
+            cwd=self.tools.here.root,
+            env=self.tools.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
+
+    def _compiled(self, compiling: subprocess.Popen[str]) -> Outcome:
+        """Run the relay's tests against its compiled copy."""
+        said, _ = compiling.communicate()
+        if compiling.returncode == CANNOT_COMPILE:
+            return Outcome(verdict="skipped", why=said.strip())
+        if compiling.returncode:
+            return Outcome(verdict="failed", text=said)
+        return self._pytest(["-p", "tests.compiled", "-m", COMPILED, RELAY_TESTS], {})
 
     def on_postgresql(self, environment: Mapping[str, str]) -> None:
         """Run what touches the database once more, on the database of production."""

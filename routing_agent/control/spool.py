@@ -31,6 +31,8 @@ HEAD_BYTES = 64  # more than a head line needs
 TAIL_BYTES = 64 * 1024  # more than a record needs
 WRITE_DELAY_S = 0.25
 BATCH = 5000
+RECORD_BYTES = 1024  # more than a record needs
+_LINES = msgspec.json.Encoder()
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ class UsageSpool:
     def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
         self._path = path
         self._limit_bytes = limit_bytes
+        self._fresh: list[UsageRecord] = []  # counted, not yet numbered and encoded
         self._buffer = bytearray()  # numbered, not yet written
         self._writing: asyncio.TimerHandle | None = None
         self._sent: deque[tuple[int, int]] = deque()  # (number, end offset) handed out last
@@ -60,13 +63,15 @@ class UsageSpool:
         return self.last_number - self.acknowledged
 
     def add(self, record: UsageRecord) -> None:
-        """Number a record and write it within a quarter of a second."""
-        if self._end - self._start + len(self._buffer) > self._limit_bytes:
+        """Number a record and write it within a quarter of a second.
+
+        Encoding waits for the write: many at once cost less than each on its request's way.
+        """
+        if self._is_full():
             self._drop()
             return
         self.last_number += 1
-        numbered = msgspec.structs.replace(record, number=self.last_number)
-        self._buffer += msgspec.json.encode(numbered) + b"\n"
+        self._fresh.append(record)
         if self._writing is None:
             loop = asyncio.get_running_loop()
             self._writing = loop.call_later(WRITE_DELAY_S, self._write)
@@ -102,7 +107,23 @@ class UsageSpool:
         os.fsync(self._file.fileno())
         self._file.close()
 
+    def _is_full(self) -> bool:
+        held = self._end - self._start + len(self._buffer)
+        if held + RECORD_BYTES * len(self._fresh) <= self._limit_bytes:
+            return False
+        self._encode()  # near the limit it is worth knowing exactly
+        return self._end - self._start + len(self._buffer) > self._limit_bytes
+
+    def _encode(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        first = self.last_number - len(fresh) + 1
+        numbered = [
+            msgspec.structs.replace(record, number=n) for n, record in enumerate(fresh, first)
+        ]
+        self._buffer += _LINES.encode_lines(numbered)
+
     def _write(self) -> None:
+        self._encode()
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
@@ -164,6 +185,7 @@ class UsageSpool:
         return head, rest
 
     def _renumber_buffer(self, last: int) -> None:
+        self._encode()
         self._buffer = bytearray(_renumbered(bytes(self._buffer), after=last))
         self.last_number = last + self._buffer.count(b"\n")
 

@@ -14,15 +14,10 @@ import msgspec
 from routing_agent.core.engine_errors import Kind, read_error
 from routing_agent.core.retries import FAILURE_OF_STATUS, Failure, failure_of
 from routing_agent.proxy import headers
-from routing_agent.proxy.stream import (
-    EventReader,
-    StreamError,
-    Usage,
-    usage_of_body,
-    usage_of_tail,
-)
+from routing_agent.proxy.stream import EventReader, StreamError
 from routing_agent.proxy.transcript import Transcript
 from routing_agent.proxy.upstream import EngineConnection
+from routing_agent.proxy.usage import Usage, usage_of_body, usage_of_tail
 
 # A plain answer up to this size is sent once it is whole, so that a broken one can be retried.
 HOLD_BYTES: Final = 256 * 1024
@@ -269,24 +264,24 @@ _ABORTED_ANSWER: Final = Failed("engine_error", "it gave up on the request (fini
 class ContinuedAnswer(StreamAnswer):
     """The rest of a stream that another engine began: its head and its beginning are sent."""
 
-    __slots__ = ("_earlier", "_refusal")
-    transcript: Transcript
+    __slots__ = ("_earlier", "_refusal", "_whole")
 
     def __init__(self, client: Client, transcript: Transcript, *, strip_usage: bool) -> None:
         super().__init__(client, b"", strip_usage=strip_usage, transcript=transcript)
         self.has_begun = True
+        self._whole = transcript
         self._earlier = transcript.earlier_tokens
         self._refusal = b""
 
     @property
     def usage(self) -> Usage | None:
         """The figures of the whole stream."""
-        return self.transcript.usage(self.reader.usage, self._earlier)
+        return self._whole.usage(self.reader.usage, self._earlier)
 
     @property
     def events(self) -> int:
         """Tokens of the whole stream, as far as events tell."""
-        return self.transcript.earlier_tokens + self.transcript.tokens
+        return self._whole.earlier_tokens + self._whole.tokens
 
     def arrived(self, connection: EngineConnection) -> Failed | None:
         """Pass the rest on; anything but a stream means that this engine cannot write it."""

@@ -64,7 +64,7 @@ class Incoming:
         self.received_at = 0.0
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection:
     """One client's connection."""
 
     __slots__ = ("_backlog", "_backlog_size", "_chunked", "_deaf", "_exchange", "_feeding",

@@ -7,6 +7,15 @@ from typing import Any, Final
 import msgspec
 import xxhash
 
+from routing_agent.proxy.envelope import (
+    ENVELOPE,
+    NO_RAW,
+    ODD_ENVELOPE,
+    ChatMessage,
+    Envelope,
+    OddEnvelope,
+    Part,
+)
 from routing_agent.proxy.errors import ErrorAnswer
 
 # What an image costs in prompt bytes, whatever its size: about 500 tokens at 4 bytes a token, the
@@ -19,7 +28,6 @@ MAX_MODEL_LENGTH: Final = 512
 # Paths whose streams end with a usage chunk only if asked by `stream_options`.
 USAGE_ON_REQUEST: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 _NEEDS_MESSAGES: Final = frozenset({"/v1/chat/completions", "/v1/messages"})
-_NO_RAW: Final = msgspec.Raw()
 _NOTHING: Final = (b"null", b'""', b"[]")
 
 
@@ -29,69 +37,6 @@ class RequestRefused(Exception):
     def __init__(self, answer: ErrorAnswer) -> None:
         super().__init__(answer.message)
         self.answer = answer
-
-
-class Part(msgspec.Struct):
-    """One part of a message's content."""
-
-    type: str = ""
-    text: str | None = None
-    image_url: msgspec.Raw = _NO_RAW
-    source: msgspec.Raw = _NO_RAW  # an image in the Anthropic shape
-    input_audio: msgspec.Raw = _NO_RAW
-
-
-class ChatMessage(msgspec.Struct):
-    """One message of a conversation."""
-
-    role: str = ""
-    content: str | list[Part] | None = None
-    tool_calls: msgspec.Raw = _NO_RAW
-
-
-class OddMessage(msgspec.Struct):
-    """A message in a shape we do not know; the engine will judge it."""
-
-    role: msgspec.Raw = _NO_RAW
-    content: msgspec.Raw = _NO_RAW
-
-
-class StreamOptions(msgspec.Struct):
-    """What a client wants of a stream."""
-
-    include_usage: bool | None = None
-
-
-class Envelope(msgspec.Struct):
-    """The fields routing needs, of every inference call."""
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    session_id: str | int | None = None
-    user: str | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
-    messages: list[ChatMessage] | None = None
-    system: msgspec.Raw = _NO_RAW
-    instructions: msgspec.Raw = _NO_RAW
-    prompt: msgspec.Raw = _NO_RAW
-    input: msgspec.Raw = _NO_RAW
-    tools: msgspec.Raw = _NO_RAW
-    n: int | None = None
-    lora: msgspec.Raw = _NO_RAW
-    lora_path: msgspec.Raw = _NO_RAW
-
-
-class OddEnvelope(msgspec.Struct):
-    """The same with everything loose that the engine may judge instead of us."""
-
-    model: str | None = None
-    stream: bool | None = None
-    messages: list[OddMessage] | None = None
-    lora: msgspec.Raw = _NO_RAW
-    lora_path: msgspec.Raw = _NO_RAW
 
 
 class ParsedRequest(msgspec.Struct):
@@ -108,16 +53,12 @@ class ParsedRequest(msgspec.Struct):
     choices: int = 1
 
 
-_envelope: Final = msgspec.json.Decoder(Envelope)
-_odd_envelope: Final = msgspec.json.Decoder(OddEnvelope)
-
-
 def parse(body: bytes, path: str) -> ParsedRequest:
     """Read a body; raises `RequestRefused` with the answer for a bad one."""
     try:
         if not body.isascii():
             body.decode()  # fields that are skipped would not be checked otherwise
-        envelope = _envelope.decode(body)
+        envelope = ENVELOPE.decode(body)
     except msgspec.ValidationError as fault:
         return _parse_odd(body, path, fault)
     except UnicodeDecodeError as fault:
@@ -149,7 +90,7 @@ def parse(body: bytes, path: str) -> ParsedRequest:
 def _parse_odd(body: bytes, path: str, fault: msgspec.ValidationError) -> ParsedRequest:
     """Give a request in an unknown shape to the engine if it can be routed at all."""
     try:
-        envelope = _odd_envelope.decode(body)
+        envelope = ODD_ENVELOPE.decode(body)
         whole: Any = msgspec.json.decode(body)
     except (msgspec.ValidationError, RecursionError) as worse:
         raise _invalid(f"{worse}." if str(worse) else "The body is nested too deeply.") from None
@@ -186,7 +127,7 @@ def _refuse_adapters(envelope: Envelope | OddEnvelope) -> None:
     SGLang's `lora_path` even loads an adapter again that was unloaded, and takes a path.
     """
     for name, raw in (("lora", envelope.lora), ("lora_path", envelope.lora_path)):
-        if raw is not _NO_RAW and bytes(raw) not in _NOTHING:
+        if raw is not NO_RAW and bytes(raw) not in _NOTHING:
             message = f"There is no adapter {_shown(raw)}. Name an adapter you may call as 'model'."
             raise RequestRefused(ErrorAnswer("model_not_found", message, name))
 
@@ -212,16 +153,16 @@ def _measure(envelope: Envelope, messages: list[ChatMessage]) -> tuple[int, byte
     total = 0
     head: list[bytes] = []
     for raw in (envelope.system, envelope.instructions, envelope.prompt, envelope.input):
-        if raw is not _NO_RAW:
+        if raw is not NO_RAW:
             view = memoryview(raw)
             total += len(view)
             head.append(bytes(view[:FINGERPRINT_BYTES]))
-    if envelope.tools is not _NO_RAW:
+    if envelope.tools is not NO_RAW:
         total += len(memoryview(envelope.tools))
     in_head = True
     for message in messages:
         content = message.content
-        if message.tool_calls is not _NO_RAW:
+        if message.tool_calls is not NO_RAW:
             total += len(memoryview(message.tool_calls))
         if in_head or not isinstance(content, str):
             size, text = _content(content, with_text=in_head)
@@ -258,7 +199,7 @@ def _told_apart(text: str) -> bytes:
 
 def _part(part: Part, *, with_text: bool) -> tuple[int, bytes]:
     for raw in (part.image_url, part.source, part.input_audio):
-        if raw is not _NO_RAW:
+        if raw is not NO_RAW:
             digest = xxhash.xxh3_64_digest(memoryview(raw)) if with_text else b""
             return IMAGE_BYTES, digest
     text = (part.text or "").encode()

@@ -13,7 +13,7 @@ import random
 import ssl
 from collections.abc import Callable, Iterable
 from time import monotonic, time
-from typing import Final
+from typing import Any, Final, cast
 
 import structlog
 
@@ -92,7 +92,7 @@ class Proxy:
         """Listen for clients, by TLS if there is a certificate; give the port (as of port 0)."""
         self.loop = asyncio.get_running_loop()
         self._server = await self.loop.create_server(
-            lambda: ClientConnection(self),
+            lambda: cast(asyncio.Protocol, ClientConnection(self)),
             host,
             port,
             backlog=BACKLOG,
@@ -102,7 +102,8 @@ class Proxy:
             ssl_shutdown_timeout=tls.SHUTDOWN_LIMIT_S if certificate is not None else None,
         )
         self._tick()
-        bound: int = self._server.sockets[0].getsockname()[1]
+        server: Any = self._server  # its sockets: a tuple by asyncio, a list by uvloop
+        bound: int = server.sockets[0].getsockname()[1]
         return bound
 
     async def drain(self, timeout_s: float) -> int:
@@ -241,6 +242,7 @@ class Proxy:
         self._wake_queues()
         self._cut_overdue(now)
         self._leave_hung(now)
+        self.metrics.settle()
 
     def _forgive(self, lost_s: float) -> None:
         """Give engines and clients the time in which we did not look at them."""

@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from routing_agent.core.continuation import CHAT
-from routing_agent.proxy.stream import Usage, decoded, fields_of, whole_events
+from routing_agent.proxy.stream import decoded, fields_of, whole_events
+from routing_agent.proxy.usage import Usage
 
 # Events are read once so many bytes have come: rarely, and with little put aside.
 BATCH_BYTES: Final = 64 * 1024

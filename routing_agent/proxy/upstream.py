@@ -48,7 +48,7 @@ class Receiver(Protocol):
         ...
 
 
-class EngineConnection(asyncio.Protocol):
+class EngineConnection:
     """One connection to an engine, and the answer that is being read from it."""
 
     __slots__ = ("_is_paused", "_keep", "chunks", "content_type", "has_head", "headers",
@@ -259,8 +259,8 @@ class EngineLink:
     async def _connect(self, receiver: Receiver) -> None:
         address = self.address
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: EngineConnection(self),
+            _, made = await asyncio.get_running_loop().create_connection(
+                lambda: cast(asyncio.Protocol, EngineConnection(self)),
                 address.host,
                 address.port,
                 ssl=self._trust,
@@ -270,7 +270,7 @@ class EngineLink:
             receiver.connect_failed(reason, is_own_fault=sockets.is_own_fault(fault))
         else:
             self.connected_at = monotonic()
-            receiver.connected(connection)
+            receiver.connected(cast(EngineConnection, made))
 
     def forget(self, connection: EngineConnection) -> None:
         """Drop a connection that is gone."""

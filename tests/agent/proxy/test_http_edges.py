@@ -429,6 +429,7 @@ async def test_too_many_header_bytes_are_431(rig: Rig) -> None:
     assert (await client.reply()).status == 431
 
 
+@pytest.mark.interpreted
 async def test_a_dawdling_head_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that never finishes its head, or its body, does not hold a connection for ever."""
     monkeypatch.setattr("routing_agent.proxy.ingress.HEAD_LIMIT_S", 0.1)

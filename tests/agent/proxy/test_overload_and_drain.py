@@ -272,6 +272,7 @@ async def test_drain_ends_at_its_limit_with_explicit_errors(rig: Rig) -> None:
     assert (await waiting).status == 503
 
 
+@pytest.mark.interpreted
 async def test_a_fault_of_our_own_is_a_500_and_leaves_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

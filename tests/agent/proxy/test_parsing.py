@@ -18,10 +18,9 @@ from routing_agent.proxy.stream import (
     MAX_EVENT_BYTES,
     EventReader,
     StreamError,
-    usage_of_body,
-    usage_of_tail,
     with_fields,
 )
+from routing_agent.proxy.usage import usage_of_body, usage_of_tail
 from tests.fakes.engine import DONE, event, usage_event
 
 TEXTS = st.text(max_size=12)
