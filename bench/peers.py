@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from routing_agent import compiled
-
 from bench.machine import ENGINES, KEY, MODEL, ROOT, BenchError, Process, free_ports, progress
+from routing_agent import compiled
 
 ENGINE = "engine"
 OURS = "signalbox"

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from routing_agent import __version__, managed, sockets, tls
+from routing_agent import __version__, compiled, managed, sockets, tls
 from routing_agent import log as logging
 from routing_agent.config import Config, Managed, Standalone
 from routing_agent.control.admin import AdminPort, LocalReading, SignedOnly
@@ -302,6 +302,7 @@ class Ports:
         log.info(
             "agent_listens",
             version=__version__,
+            compiled=compiled.is_used(),
             traffic=f"{config.host}:{self.traffic}",
             scheme=self.scheme,
             admin=f"{config.admin_host}:{self.admin}",
