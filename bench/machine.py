@@ -73,7 +73,7 @@ class Process:
 
     def memory_mib(self) -> float:
         """Give the resident memory now."""
-        return sum(_resident_mib(pid) for pid in self._pids())
+        return sum(resident_mib(pid) for pid in self._pids())
 
     def tell(self, number: signal.Signals) -> None:
         """Send a signal; after a SIGKILL it is gone on return."""
@@ -119,7 +119,7 @@ def _cpu_s(pid: int) -> float:
         return 0.0  # it ended meanwhile
 
 
-def _resident_mib(pid: int) -> float:
+def resident_mib(pid: int) -> float:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (FileNotFoundError, ProcessLookupError, IndexError):

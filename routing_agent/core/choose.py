@@ -119,28 +119,29 @@ def choose(
     return choice
 
 
-def exclusion(request: RouteRequest, replica: Replica, settings: PoolSettings, now: float) -> str:
+def exclusion(request: RouteRequest, replica: Replica, now: float) -> str:
     """Say why `replica` may not take `request`, or ""."""
     reason = replica.exclusion(now)
     if reason:
         return reason
     if replica.id in request.tried:
         return TRIED
-    ceiling = settings.max_concurrency_per_replica
-    if ceiling is not None and replica.inflight_requests >= ceiling:
-        return FULL
-    return ""
+    return "" if replica.has_room() else FULL
 
 
 def _usable(request: RouteRequest, pool: Candidates, now: float) -> list[Replica]:
-    if request.tried or pool.settings.max_concurrency_per_replica is not None:
-        settings = pool.settings
-        return [r for r in pool.replicas if not exclusion(request, r, settings, now)]
-    return [r for r in pool.replicas if not r.blocked or not r.exclusion(now)]
+    if request.tried:
+        return [r for r in pool.replicas if not exclusion(request, r, now)]
+    return [
+        r
+        for r in pool.replicas
+        if (not r.blocked or not r.exclusion(now))
+        and (r.ceiling is None or r.inflight_requests < r.ceiling)
+    ]
 
 
 def _why_none(request: RouteRequest, pool: Candidates, now: float) -> str:
-    reasons = [exclusion(request, r, pool.settings, now) for r in pool.replicas]
+    reasons = [exclusion(request, r, now) for r in pool.replicas]
     if not reasons:
         return "the pool has no replicas"
     if FULL in reasons:
@@ -155,7 +156,7 @@ def _explained(request: RouteRequest, replica: Replica, pool: Candidates, now: f
         replica=replica.id,
         score=terms.get("score"),
         terms=terms,
-        excluded=exclusion(request, replica, pool.settings, now),
+        excluded=exclusion(request, replica, now),
     )
 
 

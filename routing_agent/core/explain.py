@@ -29,7 +29,7 @@ def candidates_of(
     for replica in shown:
         terms = policy.terms(request, replica, now=now)
         score = terms.pop("score", None)
-        excluded = exclusion(request, replica, pool.settings, now)
+        excluded = exclusion(request, replica, now)
         found.append(Candidate(replica=replica.id, score=score, terms=terms, excluded=excluded))
     return tuple(found)
 

@@ -5,6 +5,7 @@ The runtime lives as long as the replica's address: new tables change the endpoi
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Final, Literal
 
 import msgspec
@@ -23,6 +24,9 @@ DoubtSource = Literal[
 ]
 
 
+# How much more than it computes at once an engine is sent, so that a place that becomes free is
+# taken without a round trip.
+SPARE_RATIO: Final = 0.1
 # The first word of the reasons that say: it is there, and computes nothing.
 HUNG: Final = "hung"
 
@@ -47,6 +51,7 @@ class Replica:
         "blocked",
         "breaker",
         "cached_prompt_tokens_total",
+        "ceiling",
         "doubts",
         "ejections_total",
         "endpoint",
@@ -111,7 +116,9 @@ class Replica:
         self.cached_prompt_tokens_total = 0
         self.output_tokens_total = 0
         self.adapters: tuple[str, ...] = endpoint.adapters
+        self.ceiling: int | None = None  # how many requests of ours it has room for; None: any
         self.blocked = ""  # why no new request may come here; "" = it may
+        self._measure_room()
         self._judge()
 
     # -- what the table says -------------------------------------------------------------------
@@ -128,6 +135,7 @@ class Replica:
         self.pool = pool
         self.settings = settings
         self.breaker.adopt(settings)
+        self._measure_room()
         self._judge()
 
     def leave(self, now: float) -> None:
@@ -178,16 +186,19 @@ class Replica:
         self.scrape_error = ""
         if figures.adapters:
             self.adapters = figures.adapters
+        self._measure_room()
         self._judge()
 
     def note_facts(self, *, kv_capacity_tokens: int | None, max_running: int | None) -> None:
         """Take over what the engine tells of its size; scrapes that tell it too are newer."""
         self.kv_capacity_tokens = kv_capacity_tokens
         self.max_running = max_running
+        self._measure_room()
 
     def note_scrape_error(self, error: str) -> None:
         """Note that a scrape failed; the last good figures stay, with their age."""
         self.scrape_error = error
+        self._measure_room()
 
     def note_doubt(self, source: DoubtSource, reason: str) -> bool:
         """Keep new requests away for `reason`, or let them come again (""); true if it changed."""
@@ -279,6 +290,10 @@ class Replica:
         """Say whether health or breaker keep this replica out."""
         return self.health == "unhealthy" or self.breaker.state != "closed"
 
+    def has_room(self) -> bool:
+        """Say whether one more request may be sent now."""
+        return self.ceiling is None or self.inflight_requests < self.ceiling
+
     def weight(self, now: float) -> float:
         """Give the replica's share relative to others, lower during its slow start."""
         if self.ramp_from is None:
@@ -332,6 +347,21 @@ class Replica:
         if self.figures.is_asleep:
             return "asleep: its metrics say so; wake it up to use it"
         return next(iter(self.doubts.values()), "")
+
+    def _measure_room(self) -> None:
+        """Work out the ceiling of our requests anew: what the pool's settings say, else what the
+        engine computes at once, less what others had in it at the last good scrape.
+        """
+        ceiling = self.settings.max_concurrency_per_replica
+        if ceiling is None and self.max_running is not None:
+            ceiling = self.max_running + ceil(self.max_running * SPARE_RATIO) - self._others()
+        self.ceiling = ceiling
+
+    def _others(self) -> int:
+        running, waiting = self.figures.running, self.figures.waiting
+        if self.scrape_error or running is None:
+            return 0
+        return max(running + (waiting or 0) - self.inflight_requests, 0)
 
     def _judge(self) -> None:
         """Work out `blocked` anew; called whenever something it depends on changed."""

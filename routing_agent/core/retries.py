@@ -147,6 +147,20 @@ def judge_retry(
     return RetryVerdict(retry=True, reason=f"after {failure}", delay_s=delay_s, same_replica=same)
 
 
+# The pause of a request that an engine refused without saying for how long.
+UNTOLD_PAUSE_S: Final = 1.0
+
+
+def refused_for_s(retry_after: bytes | None) -> float:
+    """Give how long an engine that is full wants to be left alone with a request: its Retry-After.
+
+    One that is no number of seconds (a date) counts as untold: clocks differ.
+    """
+    if retry_after is None or not retry_after.strip().isdigit():
+        return UNTOLD_PAUSE_S
+    return max(float(retry_after), UNTOLD_PAUSE_S)
+
+
 @dataclass(frozen=True, slots=True)
 class HungVerdict:
     """What becomes of a request whose engine hangs, and why."""

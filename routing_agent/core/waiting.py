@@ -1,4 +1,7 @@
-"""The queue of a pool whose replicas are all full: by priority, then first come, first served."""
+"""The queue of a pool whose replicas are all full: by priority, then by when a request came.
+
+Who has a place may be held: it counts, but its turn cannot come before it is ready.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,32 @@ class WaitingLine(Generic[T]):
 
     def __init__(self) -> None:
         self.pace = Pace()
-        self._heap: list[tuple[int, int]] = []
+        self._heap: list[tuple[int, float, int]] = []
         self._waiting: dict[int, T] = {}
         self._numbers = count()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def join(self, item: T, *, priority: int) -> int:
-        """Take a place (0 is the most urgent priority); give its ticket."""
+    def hold(self, item: T) -> int:
+        """Take a place whose turn cannot come yet; give its ticket."""
         ticket = next(self._numbers)
         self._waiting[ticket] = item
-        heappush(self._heap, (priority, ticket))
         return ticket
 
-    def rejoin(self, item: T, *, priority: int, ticket: int) -> None:
-        """Take the old place again: it was this one's turn, but there was no room after all."""
+    def ready(self, item: T, *, priority: int, since: float, ticket: int) -> None:
+        """Wait for a turn from now on: for the first time, or again because there was no room.
+
+        0 is the most urgent priority; `since` is when the request came, in monotonic seconds.
+        """
         self._waiting[ticket] = item
-        heappush(self._heap, (priority, ticket))
+        heappush(self._heap, (priority, since, ticket))
+
+    def join(self, item: T, *, priority: int, since: float) -> int:
+        """Take a place and be ready; give its ticket."""
+        ticket = self.hold(item)
+        self.ready(item, priority=priority, since=since, ticket=ticket)
+        return ticket
 
     def leave(self, ticket: int) -> bool:
         """Give a place up; false if it was not held any more."""
@@ -48,7 +59,7 @@ class WaitingLine(Generic[T]):
     def next(self) -> T | None:
         """Take the one whose turn it is out of the line."""
         while self._heap:
-            _, ticket = heappop(self._heap)
+            _, _, ticket = heappop(self._heap)
             item = self._waiting.pop(ticket, None)
             if item is not None:
                 return item
@@ -66,6 +77,11 @@ class Pace:
     def served(self, now: float) -> None:
         """Note that somebody was served from the line."""
         self._served.append(now)
+
+    def was_refused(self) -> None:
+        """Note that who was served last was not, after all."""
+        if self._served:
+            self._served.pop()
 
     def wait_s(self, ahead: int, now: float) -> float:
         """Give when `ahead` places will have been served: what an honest Retry-After says."""

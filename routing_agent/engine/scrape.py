@@ -104,9 +104,9 @@ class Scraper:
             self._note_restart(replica, now)
         elif generated_since(previous.load, load):
             replica.last_token_at = now  # whoever asked for them: an engine that generates is alive
-        replica.note_scrape(figures_of(load), now)
         if load.max_running is not None:  # most engines tell it on a page, Triton here
             replica.max_running = load.max_running
+        replica.note_scrape(figures_of(load), now)
         self._doubt_steps(replica, seen, now)
 
     def _note_restart(self, replica: Replica, now: float) -> None:

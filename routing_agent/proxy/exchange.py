@@ -24,7 +24,12 @@ from routing_agent.core.deadlines import (
 from routing_agent.core.explain import candidates_of
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
-from routing_agent.core.retries import COUNTS_AGAINST_REPLICA, judge_hung, judge_retry
+from routing_agent.core.retries import (
+    COUNTS_AGAINST_REPLICA,
+    judge_hung,
+    judge_retry,
+    refused_for_s,
+)
 from routing_agent.core.sampling import FAILED_FROM, is_in_share
 from routing_agent.core.stages import Try
 from routing_agent.core.table import KeyOwner
@@ -86,6 +91,7 @@ class Exchange:
     _pause: asyncio.TimerHandle | None = None
     _pool: PoolState | None = None
     queued_at: float | None = None
+    refusals = 0  # attempts that ended because the engine was full
     _route_request: RouteRequest | None = None
     _stall_s = NEVER
     _ticket: int | None = None
@@ -203,7 +209,8 @@ class Exchange:
         line = self.proxy.line(pool.pool.name)
         priority = admission.priority(self.caller.tenant, self.incoming.headers)
         if self._ticket is not None:
-            line.rejoin(self, priority=priority, ticket=self._ticket)
+            since = self.incoming.received_at
+            line.ready(self, priority=priority, since=since, ticket=self._ticket)
             self.is_queued = True
             return
         limit = line_limit(
@@ -213,7 +220,7 @@ class Exchange:
             wait_s = line.pace.wait_s(len(line), now)
             self._shed(pool, "queue_full", f"its queue of {limit} is full", wait_s)
             return
-        self._ticket = line.join(self, priority=priority)
+        self._ticket = line.join(self, priority=priority, since=self.incoming.received_at)
         self.is_queued = True
         if self.queued_at is None or self.has_begun:
             self.queued_at = now
@@ -241,8 +248,8 @@ class Exchange:
         if self._ticket is not None:
             self.proxy.line(pool.pool.name).pace.served(now)
             self._ticket = None
-        if self.queued_at is not None and self.attempts == 1:
-            self.queue_wait_s = now - self.queued_at
+            if self.queued_at is not None and not self.has_begun:
+                self.queue_wait_s = now - self.queued_at
         request.tried = (*request.tried, replica.id)
         link = self.proxy.link(replica)
         self.attempt = Attempt(self, pool, link, tokens=request.tokens, now=now)
@@ -339,7 +346,7 @@ class Exchange:
         )
         if has_begun and not self._may_continue(attempt, pool, now):
             self._break(outcome.final_error(failed, attempt.replica), failed)
-        elif not self._retry(failed, pool, now):
+        elif not self._retry(failed, pool, now) and not self._wait_for_room(failed, pool, now):
             self._give_up(failed)
 
     def _may_continue(self, attempt: Attempt, pool: PoolState, now: float) -> bool:
@@ -376,7 +383,7 @@ class Exchange:
         judge = judge_continuation if self.has_begun else judge_retry
         verdict = judge(
             failed.failure,
-            attempts=self.attempts,
+            attempts=self.attempts - self.refusals,
             others=others,
             settings=pool.settings,
             budget=pool.budget,
@@ -394,11 +401,53 @@ class Exchange:
         self._pause = self.proxy.loop.call_later(verdict.delay_s, self._pause_over)
         return True
 
+    def _wait_for_room(self, failed: Failed, pool: PoolState, now: float) -> bool:
+        """Treat a full engine as a full pool: wait in its queue, or fall back; true if so."""
+        request = self._route_request
+        if failed.failure != "overloaded" or request is None or self.has_begun:
+            return False
+        if pool.pool.overload == "fallback" and self._fall_back(pool):
+            request.tried = ()
+            self.tries[-1].next = "the pool falls back"
+            self._dispatch(now)
+            return True
+        return pool.pool.overload == "queue" and self._hold_place(failed, pool, now)
+
+    def _hold_place(self, failed: Failed, pool: PoolState, now: float) -> bool:
+        """Wait in the queue for as long as the engine asks; false if that would be in vain."""
+        line, settings = self.proxy.line(pool.pool.name), pool.settings
+        pause_s = refused_for_s(failed.retry_after)
+        queued_at = now if self.queued_at is None else self.queued_at
+        limit = line_limit(per_replica=settings.queue_limit_per_replica, healthy=pool.usable(now))
+        if now + pause_s >= min(queued_at + settings.queue_deadline_s, self._end_at):
+            self.tries[-1].next = f"it asks for {pause_s:.0f} s: more than may be waited"
+            return False
+        if self.queued_at is None and len(line) >= limit:
+            self.tries[-1].next = f"the pool's queue of {limit} is full"
+            return False
+        if self.queued_at is not None:
+            line.pace.was_refused()
+        self.tries[-1].next = f"waits in the queue, {pause_s:.0f} s at least"
+        assert self._route_request is not None  # noqa: S101 - set by _admit
+        self._route_request.tried = ()
+        self._failed, self.queued_at = failed, queued_at
+        self.refusals += 1
+        self._ticket = line.hold(self)
+        self.is_queued = True
+        self._enter("queued", queued_at)
+        self._pause = self.proxy.loop.call_later(pause_s, self._hold_over, pool)
+        return True
+
+    def _hold_over(self, pool: PoolState) -> None:
+        self._pause = None
+        self._queue(pool, monotonic())
+        self.proxy.room_made(pool)
+
     @staticmethod
     def _others(pool: PoolState, request: RouteRequest, now: float) -> int:
         """Count the untried replicas; a full one counts where its room may be waited for."""
         waits = ("", FULL) if pool.pool.overload == "queue" else ("",)
-        return sum(exclusion(request, r, pool.settings, now) in waits for r in pool.replicas)
+        return sum(exclusion(request, r, now) in waits for r in pool.replicas)
 
     def leave_hung_engine(self, now: float) -> None:
         """Go on elsewhere, if nothing of an answer has come and another replica may serve it."""
@@ -468,7 +517,7 @@ class Exchange:
 
     def leave_replica(self, error: ErrorAnswer) -> None:
         """Go on elsewhere, because the replica must be left now; else end with `error`."""
-        if self._pause is not None and self.has_begun:
+        if self._pause is not None or self.is_queued:
             return  # it has left already
         if self.transcript is not None and self.has_begun:
             self.attempt_failed(Failed("stopping", error.message))

@@ -150,7 +150,7 @@ def test_full_is_told_apart_from_unusable() -> None:
     pool.replicas[1].note_health(False, "off", NOW)
     choice = choose(request(), pool, now=NOW, chance=chance())
     assert (choice.replica, choice.is_full, choice.reason) == (None, True, FULL)
-    assert exclusion(request(tried=("p0",)), pool.replicas[0], pool.settings, NOW) == TRIED
+    assert exclusion(request(tried=("p0",)), pool.replicas[0], NOW) == TRIED
 
 
 def test_an_empty_pool_says_so() -> None:

@@ -79,8 +79,12 @@ async def test_client_errors_pass_unchanged_and_trip_nothing(rig: Rig, status: i
 
 @pytest.mark.parametrize("status", [503, 429])
 async def test_the_only_replica_that_is_busy_passes_its_answer_on(rig: Rig, status: int) -> None:
-    """R13: back-pressure with Retry-After; the first request after recovery goes through."""
+    """R13: back-pressure with Retry-After; the first request after recovery goes through.
+
+    A pool that queues lets them wait instead: `test_busy_engines.py`.
+    """
     await rig.start(failing(status, None, "retry-after: 7"))
+    rig.configure(overload="reject")
     for _ in range(10):
         reply = await rig.ask(chat())
         assert (reply.status, reply.headers["retry-after"]) == (status, "7")
@@ -93,12 +97,14 @@ async def test_the_only_replica_that_is_busy_passes_its_answer_on(rig: Rig, stat
 async def test_a_busy_engine_that_names_no_pause_gets_one(rig: Rig) -> None:
     """R13: vLLM's 503 carries no Retry-After."""
     await rig.start(failing(503))
+    rig.configure(overload="reject")
     assert (await rig.ask(chat())).headers["retry-after"] == "1"
 
 
 async def test_a_stream_refused_inside_a_200_gets_its_status_back(rig: Rig) -> None:
     """R13: SGLang says "queue full" in an event under a 200."""
     await rig.start(error_event_first)
+    rig.configure(overload="reject")
     reply = await rig.ask(STREAM)
     assert (reply.status, reply.error["message"]) == (503, "The request queue is full.")
     assert rig.replica().breaker.state == "closed"
