@@ -80,7 +80,7 @@ async def test_it_keeps_its_place_by_when_it_came(rig: Rig) -> None:
         await go.wait()
         await obliging()(call)
 
-    await rig.start(in_turn(failing(503), slow, obliging()))
+    await rig.start(in_turn(failing(503, None, "retry-after: 4"), slow, obliging()))
     rig.configure(max_concurrency_per_replica=1)
 
     async def ask(name: str) -> None:
@@ -94,8 +94,8 @@ async def test_it_keeps_its_place_by_when_it_came(rig: Rig) -> None:
     await ask("second")  # finds room and takes it
     await ask("third")
     await until(lambda: len(rig.proxy.line("p")) == 2)
-    held = rig.proxy.now
-    await until(lambda: rig.proxy.now > held + 1.2)  # the pause of the first is over
+    (first,) = [e for e in rig.proxy._exchanges if e.request_id == b"first"]
+    await until(lambda: first._pause is None)  # its turn may come now
     go.set()
     await asyncio.gather(*tasks)
     assert [r.request_id for r in rig.records] == ["second", "first", "third"]
@@ -140,10 +140,11 @@ async def test_what_an_engine_computes_at_once_bounds_what_it_is_sent(rig: Rig) 
     await rig.start(hanging)
     rig.replica().note_facts(kv_capacity_tokens=None, max_running=4)
     clients = [await RawClient.open(rig.port) for _ in range(8)]
-    for client in clients:
+    for number, client in enumerate(clients, 1):
         client.post(chat())
-    await until(lambda: len(rig.proxy.line("p")) == 3)
-    assert rig.calls == [5]
+        await until(lambda n=number: rig.proxy.running_requests == n)
+    assert len(rig.proxy.line("p")) == 3
+    await until(lambda: rig.calls == [5])
     now = asyncio.get_running_loop().time()
     rig.replica().note_scrape(EngineFigures(running=4, waiting=6), now)  # five of them are others'
     clients[0].close()
