@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rest_framework.routers import DefaultRouter
 
+from controlplane.api.series import SeriesViewSet
 from controlplane.api.system import SystemViewSet
 from controlplane.audit.api import AuditEventViewSet
 from controlplane.catalog.api import ModelVersionViewSet, ModelViewSet
@@ -33,6 +34,7 @@ for prefix, viewset, basename in (
     ("routing-tables", RoutingTableViewSet, "routing-table"),
     ("audit-events", AuditEventViewSet, "audit-event"),
     ("requests", RequestViewSet, "request"),
+    ("series", SeriesViewSet, "series"),
     ("explain", ExplainViewSet, "explain"),
     ("system", SystemViewSet, "system"),
 ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from django.urls import reverse
@@ -14,8 +13,9 @@ from controlplane.console import preferences
 from controlplane.console.charts import Chart
 from controlplane.console.mixins import Page
 from controlplane.domain.errors import NotFound
-from controlplane.fleet.views.charts import TARGETS, ChartView, embedded
-from controlplane.telemetry import marks, source
+from controlplane.fleet.models import Replica
+from controlplane.fleet.views.charts import TARGETS, ChartView, changes, embedded
+from controlplane.telemetry import source
 from controlplane.telemetry.figures import Mark
 from controlplane.telemetry.models import RollUpState
 from controlplane.telemetry.payloads import payload
@@ -29,7 +29,7 @@ VERSION_CHARTS = {
     "ttft": "Time to first token",
     "queue-wait": "Queue wait",
     "kv": "KV cache usage",
-    "hit-rate": "Prompt tokens from the prefix cache",
+    "hit-rate": "Prefix hit rate",
     "gpu": "GPU utilisation",
     "tpot": "Time per output token",
     "load": "Running and waiting",
@@ -85,9 +85,11 @@ def find_version(pk: int) -> ModelVersion:
     return found
 
 
-def epochs(wanted: Window) -> list[Mark]:
-    """Give the marks that concern everything."""
-    return marks.since(datetime.fromtimestamp(wanted.start_s, UTC))
+def version_marks(version: ModelVersion, wanted: Window) -> list[Mark]:
+    """Give the changes of the pools that serve a version, and the table's epochs."""
+    pools = list(version.pools.values_list("slug", flat=True))
+    members = Replica.objects.filter(pool__slug__in=pools).values_list("public_id", flat=True)
+    return changes(wanted, target__in=[*pools, *members])
 
 
 class Charts(Page):
@@ -117,11 +119,11 @@ class FleetPage(Charts):
     fragment_name = "overview/_fleet.html"
     nav_name = "fleet"
     title = "Fleet"
-    api_path = "/api/v1/series/?level=fleet&chart=requests"
+    api_path = "/api/v1/series/"
 
     def charts(self, name: str, wanted: Window, **kwargs: Any) -> list[Chart]:
         """Give the fleet's charts."""
-        marked = epochs(wanted)
+        marked = changes(wanted)
         return embedded(
             FLEET_CHARTS,
             lambda c: reverse("fleet-chart", args=[c]) + f"?window={name}",
@@ -148,7 +150,8 @@ class VersionPage(Charts):
 
     def charts(self, name: str, wanted: Window, **kwargs: Any) -> list[Chart]:
         """Give the version's charts."""
-        version, marked = find_version(kwargs["pk"]), epochs(wanted)
+        version = find_version(kwargs["pk"])
+        marked = version_marks(version, wanted)
         return embedded(
             VERSION_CHARTS,
             lambda c: reverse("version-chart", args=[version.pk, c]) + f"?window={name}",
@@ -163,7 +166,7 @@ class FleetChart(ChartView):
 
     def build(self, wanted: Window, **address: str) -> dict[str, Any]:
         """Build it."""
-        return fleet_payload(address["chart"], wanted, epochs(wanted))
+        return fleet_payload(address["chart"], wanted, changes(wanted))
 
 
 class VersionChart(ChartView):
@@ -174,7 +177,7 @@ class VersionChart(ChartView):
     def build(self, wanted: Window, **address: str) -> dict[str, Any]:
         """Build it for a version that exists."""
         version = find_version(int(address["pk"]))
-        return version_payload(version, address["chart"], wanted, epochs(wanted))
+        return version_payload(version, address["chart"], wanted, version_marks(version, wanted))
 
 
 class TenantChart(ChartView):

@@ -225,10 +225,10 @@ def _key_row(key: ApiKey) -> KeyRow:
 
 
 def epoch_marks(since: datetime) -> list[Mark]:
-    """Give the epochs published from a moment on as marks for charts; the newest ten."""
+    """Give the epochs published from a moment on as marks for charts; the newest 200."""
     rows = RoutingEpoch.objects.filter(created_at__gte=since).values_list(
         "created_at", "epoch", "reason"
-    )[:10]
+    )[:200]
     return [
         Mark(at=at, text=f"epoch {epoch}: {reason}" if reason else f"epoch {epoch}")
         for at, epoch, reason in rows

@@ -17,6 +17,9 @@ import msgspec
 
 from controlplane.telemetry.snapshots import SeriesSet, Window
 
+MARKS_AT_MOST = 60
+TOLD_AT_MOST = 3  # of what one mark stands for
+
 # Style: (colour on light, dash, width). Shape tells what colour alone must not.
 STYLES: Mapping[str, tuple[str, str, float]] = {
     "p50": ("#0072b2", "solid", 1.2),
@@ -73,24 +76,52 @@ def figure(
     """
     times = [iso(t) for t in data.window.times]
     traces = [_trace(n, i, times, data) for i, n in enumerate(data.series)]
-    traces += [_marks_trace(marks, data)] if marks else []
-    return {"data": traces, "layout": _layout(data, revision, targets, marks)}
+    shown = grouped(marks, data.window)
+    traces += [_marks_trace(shown, data)] if shown else []
+    return {"data": traces, "layout": _layout(data, revision, targets, shown)}
 
 
 def _trace(name: str, position: int, times: list[str], data: SeriesSet) -> dict[str, Any]:
     style = name if name in STYLES else CYCLE[position % len(CYCLE)]
     colour, dash, width = STYLES[style]
+    values = [finite(v) for v in data.series[name]]
+    dots = alone(values)
     return {
         "type": "scatter",
-        "mode": "lines",
+        "mode": "lines+markers" if any(dots) else "lines",
+        "marker": {"size": [5 if dot else 0 for dot in dots], "color": colour} if any(dots) else {},
         "name": text(name),
         "meta": {"style": style},
         "x": times,
-        "y": [finite(v) for v in data.series[name]],
+        "y": values,
         "connectgaps": False,
         "line": {"color": colour, "dash": dash, "width": width, "shape": "linear"},
         "hovertemplate": f"%{{y:{hover_format(data.unit)}}}<extra>{text(name)}</extra>",
     }
+
+
+def alone(values: Sequence[float | None]) -> list[bool]:
+    """Say of each point whether it stands between gaps: a line would not show it."""
+    padded = [None, *values, None]
+    return [
+        value is not None and before is None and after is None
+        for before, value, after in zip(padded, values, padded[2:], strict=False)
+    ]
+
+
+def grouped(marks: Sequence[Mark], window: Window) -> list[Mark]:
+    """Put what happened at about the same moment into one mark, so that lines stay apart."""
+    slot_s = max(window.step_s, window.step_s * window.steps // MARKS_AT_MOST)
+    slots: dict[int, list[Mark]] = {}
+    for mark in sorted(marks, key=lambda m: m.at):
+        slots.setdefault(int(mark.at.timestamp()) // slot_s, []).append(mark)
+    return [Mark(at=found[0].at, text=_together(found)) for found in slots.values()]
+
+
+def _together(marks: Sequence[Mark]) -> str:
+    told = [m.text for m in marks[:TOLD_AT_MOST]]
+    more = len(marks) - len(told)
+    return "; ".join(told + ([f"and {more} more"] if more else []))
 
 
 def _marks_trace(marks: Sequence[Mark], data: SeriesSet) -> dict[str, Any]:
@@ -146,7 +177,7 @@ def _value_axis(data: SeriesSet) -> dict[str, Any]:
         return axis | {"tickformat": ".0%", "range": [0, 1.02]}
     if data.unit == "s":
         return axis | {"tickformat": "~s", "ticksuffix": "s"}
-    if data.unit.startswith("requests"):
+    if data.unit.startswith(("requests", "a minute")):
         return axis | {"tickformat": "~g"}
     if data.unit == "bytes":
         return axis | {"tickformat": "~s", "ticksuffix": "B"}

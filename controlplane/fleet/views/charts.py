@@ -31,7 +31,7 @@ POOL_CHARTS = {
     "requests": "Requests by outcome",
     "queue-wait": "Queue wait",
     "kv": "KV cache usage",
-    "hit-rate": "Prompt tokens from the prefix cache",
+    "hit-rate": "Prefix hit rate",
     "gpu": "GPU utilisation",
     "tpot": "Time per output token",
     "load": "Running and waiting",
@@ -43,7 +43,7 @@ REPLICA_CHARTS = {
     "failures": "Requests and errors",
     "load": "Running and waiting",
     "kv": "KV cache usage",
-    "hit-rate": "Prompt tokens from the prefix cache",
+    "hit-rate": "Prefix hit rate",
     "tokens": "Tokens",
     "preemptions": "Preemptions",
     "gpu": "GPU utilisation",
@@ -70,9 +70,29 @@ TARGETS = {
     "ttft": (Target(value=0.3, label="P99 objective 300 ms"),),
     "tpot": (Target(value=0.0333, label="P99 objective 33.3 ms"),),
 }
+CHANGES_READ = 200
 MARKED = ("pool.update", "replica.drain", "replica.eject", "replica.restore", "replica.register")
 
 _bodies = FlightCache(max_entries=512, ttl_s=5.0)  # the key holds the step
+
+
+def pool_data(pool: str, chart: str, wanted: Window) -> SeriesSet | NoData:
+    """Give one chart's figures of a pool."""
+    return _pool_gpus(pool, wanted) if chart == "gpu" else source.pool_chart(pool, chart, wanted)
+
+
+def replica_data(pool: str, replica: str, chart: str, wanted: Window) -> SeriesSet | NoData:
+    """Give one chart's figures of a replica."""
+    if chart == "gpu":
+        return gpu_readings.of_replicas(selectors.replicas().filter(public_id=replica), wanted)
+    return source.replica_chart(pool, replica, chart, wanted)
+
+
+def node_data(node: Node, chart: str, wanted: Window) -> SeriesSet | NoData:
+    """Give one chart's figures of a node: of its GPUs, or of its replicas together."""
+    if chart in NODE_TRAFFIC_CHARTS:
+        return source.level_chart(NODE, node.name, chart, wanted)
+    return gpu_readings.of_node(node, GPU_FIGURES[chart], wanted)
 
 
 def pool_payload(
@@ -81,7 +101,7 @@ def pool_payload(
     """Build one chart of a pool, with marks where its replicas or policy were changed."""
     return payload(
         POOL_CHARTS[chart],
-        _pool_gpus(pool, wanted) if chart == "gpu" else source.pool_chart(pool, chart, wanted),
+        pool_data(pool, chart, wanted),
         revision=f"{pool}/{chart}/{wanted.steps}",
         targets=TARGETS.get(chart, ()),
         marks=marks(pool, wanted) if marked is None else marked,
@@ -90,25 +110,20 @@ def pool_payload(
 
 def replica_payload(pool: str, replica: str, chart: str, wanted: Window) -> dict[str, Any]:
     """Build one chart of a replica."""
-    data = (
-        gpu_readings.of_replicas(selectors.replicas().filter(public_id=replica), wanted)
-        if chart == "gpu"
-        else source.replica_chart(pool, replica, chart, wanted)
-    )
     return payload(
         REPLICA_CHARTS[chart],
-        data,
+        replica_data(pool, replica, chart, wanted),
         revision=f"{replica}/{chart}/{wanted.steps}",
     )
 
 
 def node_payload(node: Node, chart: str, wanted: Window) -> dict[str, Any]:
-    """Build one chart of a node: of its GPUs, or of its replicas together."""
-    if chart in NODE_TRAFFIC_CHARTS:
-        data = source.level_chart(NODE, node.name, chart, wanted)
-    else:
-        data = gpu_readings.of_node(node, GPU_FIGURES[chart], wanted)
-    return payload(NODE_CHARTS[chart], data, revision=f"{node.name}/{chart}/{wanted.steps}")
+    """Build one chart of a node."""
+    return payload(
+        NODE_CHARTS[chart],
+        node_data(node, chart, wanted),
+        revision=f"{node.name}/{chart}/{wanted.steps}",
+    )
 
 
 def _pool_gpus(pool: str, wanted: Window) -> SeriesSet | NoData:
@@ -117,13 +132,17 @@ def _pool_gpus(pool: str, wanted: Window) -> SeriesSet | NoData:
 
 
 def marks(pool: str, wanted: Window) -> list[Mark]:
-    """Give what was changed in a pool within a window, at most twelve, and the table's epochs."""
+    """Give what was changed in a pool within a window, and the table's epochs."""
     members = selectors.replicas(pool=pool).values_list("public_id", flat=True)
+    return changes(wanted, target__in=[pool, *members])
+
+
+def changes(wanted: Window, **of: Any) -> list[Mark]:
+    """Give the newest changes of pools and replicas within a window, and the table's epochs."""
     since = datetime.fromtimestamp(wanted.start_s, UTC)
-    events = AuditEvent.objects.filter(
-        at__gte=since, verb__in=MARKED, target__in=[pool, *members]
-    ).values_list("at", "verb", "target", "actor")[:12]
-    found = [Mark(at=at, text=f"{verb} {target} by {actor}") for at, verb, target, actor in events]
+    events = AuditEvent.objects.filter(at__gte=since, verb__in=MARKED, **of).order_by("-at")
+    columns = events.values_list("at", "verb", "target", "actor")[:CHANGES_READ]
+    found = [Mark(at=at, text=f"{verb} {target} by {actor}") for at, verb, target, actor in columns]
     return found + registered_marks.since(since)
 
 

@@ -79,7 +79,7 @@
 
   // The same figures as numbers, newest first, for those who cannot or will not read a curve.
   function table(el) {
-    const traces = (el.payload?.figure.data || []).filter((t) => t.mode === "lines");
+    const traces = (el.payload?.figure.data || []).filter((t) => t.meta?.style !== "mark");
     const box = el.querySelector("details > div");
     if (!traces.length) return box.replaceChildren();
     const made = document.createElement("table"), unit = el.payload.unit;
