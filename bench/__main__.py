@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
     if options.benchmark in NOT_YET:
         print(
             f"bin/bench {options.benchmark} does not exist yet. "
-            f"There are: {', '.join(BENCHMARKS)}, all, setup, faults, drop-in.",
+            f"There are: {', '.join(BENCHMARKS)}, all, setup, faults, drop-in, telemetry.",
             file=sys.stderr,
         )
         return 2
@@ -50,6 +50,8 @@ def main(words: list[str]) -> int:
         return int(import_module("bench.drop_in").run(options))
     if options.benchmark == "faults":
         return int(import_module("bench.faults").run(options))
+    if options.benchmark == "telemetry":
+        return int(import_module("bench.telemetry").run(options))
     return _measure(options)
 
 
@@ -57,11 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bin/bench", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "benchmark",
-        choices=[*BENCHMARKS, "all", "setup", "faults", "drop-in", *NOT_YET],
+        choices=[*BENCHMARKS, "all", "setup", "faults", "drop-in", "telemetry", *NOT_YET],
         metavar="BENCHMARK",
         help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
         + "; all; setup: install the peers, each in an environment of its own"
         "; faults: whether every answer is right or a clear error while engines and clients fail"
+        "; telemetry: a month of a large fleet's roll-ups, what it weighs and what pages take"
         "; drop-in: whether the openai client hears the same through an agent as from its engine",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -82,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     faults.add_argument(
         "--broken-stream", choices=("end", "continue"), default="end", help="as of `serve`"
     )
+    telemetry = parser.add_argument_group("telemetry")
+    for name, count in (("days", 30), ("replicas", 1000), ("pools", 50)):
+        telemetry.add_argument(f"--{name}", type=int, default=count, help=f"default {count}")
     drop_in = parser.add_argument_group("drop-in")
     drop_in.add_argument("--engine", metavar="URL", help="the engine, without /v1")
     drop_in.add_argument("--agent", metavar="URL", help="the agent before that engine alone")

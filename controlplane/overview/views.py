@@ -27,11 +27,16 @@ from controlplane.routing import selectors as routing
 from controlplane.routing.models import LoopRun
 from controlplane.telemetry import recent
 from controlplane.telemetry.cache import FlightCache
+from controlplane.telemetry.models import RollUpState
 from controlplane.telemetry.prometheus import prometheus
 from controlplane.telemetry.snapshots import NoData
 
 # Every open page asks for the number of problems: one look serves all for two seconds.
 _problems = FlightCache(max_entries=1, ttl_s=2.0)
+
+# A minute is due when it, the grace for its last reports and a run of the loop are over.
+ROLL_UP_DUE_S = 130.0
+ROLL_UP_LATE_S = 180.0
 
 
 def linked(problem: Problem) -> dict[str, Any]:
@@ -84,7 +89,7 @@ def prometheus_state() -> dict[str, Any]:
     """Say whether Prometheus is configured and answers, and since when it last did."""
     client = prometheus()
     if client is None:
-        return {"status": "off", "reason": "Set PROMETHEUS_URL to keep more than an hour."}
+        return {"status": "off", "reason": "Charts do without; PROMETHEUS_URL adds one."}
     missing = client.problem()
     return {
         "status": "down" if missing else "ok",
@@ -92,6 +97,16 @@ def prometheus_state() -> dict[str, Any]:
         "answered_at": client.answered_at,
         "url": client.url,
     }
+
+
+def rolled_up(newest_report_age_s: float | None) -> dict[str, Any]:
+    """Say how far roll-ups are, and by how much they are late while agents report."""
+    state = RollUpState.objects.first()
+    until = state and state.minutes_until
+    is_told = newest_report_age_s is not None and newest_report_age_s < ROLL_UP_LATE_S
+    behind_s = (timezone.now() - until).total_seconds() if until else 0.0
+    late_s = behind_s - ROLL_UP_DUE_S if is_told and behind_s > ROLL_UP_LATE_S else None
+    return {"until": until, "late_s": late_s}
 
 
 class AttentionCount(RoleRequired):
@@ -119,6 +134,7 @@ class System(Page):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """Look at database, Redis, Prometheus, loops and this process."""
         ready = readiness.look()
+        reports = rows.reports()
         publication = routing.publication()
         revision = fleet_revision()
         return super().get_context_data(
@@ -128,7 +144,8 @@ class System(Page):
             backlog=backlog.look(),
             broker=wake.health,
             store_problem=recent.store().problem(),
-            newest_report_age_s=newest_age_s(rows.reports()),
+            newest_report_age_s=newest_age_s(reports),
+            rolled=rolled_up(newest_age_s(reports)),
             prometheus=prometheus_state(),
             publication=publication,
             revision=revision,

@@ -12,7 +12,7 @@ from django.db.models import Sum
 from controlplane.domain import rollups
 from controlplane.domain.rollups import Figures
 from controlplane.telemetry.models import MemberRollUp, RollUp
-from controlplane.telemetry.snapshots import HOUR_S, HOURS, MINUTES, Window
+from controlplane.telemetry.snapshots import HOUR_S, HOURS, MINUTE_S, MINUTES, Window
 
 SHARDS = 32
 Frames = list[Figures | None]
@@ -40,16 +40,38 @@ def frames(level: str, subject: str, window: Window) -> Frames:
 
 
 def busiest(level: str, window: Window, at_most: int) -> tuple[list[str], int]:
-    """Name the subjects of a level with most requests in a window, and say how many there are."""
+    """Name the subjects of a level with most requests in a window, and say how many there are.
+
+    Of a long window the hours tell, of one that began within the hour the minutes.
+    """
+    rows = RollUp.objects.filter(
+        level=level, at__gte=moment(window.first_s), at__lt=moment(window.end_s)
+    )
+    for step_s in (MINUTE_S,) if window.is_recent else (HOUR_S, MINUTE_S):
+        summed = rows.filter(step_s=step_s).values("subject").annotate(total=Sum("requests"))
+        names = list(summed.order_by("-total", "subject").values_list("subject", flat=True))
+        if names:
+            return names[:at_most], len(names)
+    return [], 0
+
+
+def request_frames(level: str, subjects: Iterable[str], window: Window) -> dict[str, Frames]:
+    """Give the stored steps of some subjects with requests and coverage only: cheap to read."""
     rows = RollUp.objects.filter(
         level=level,
+        subject__in=list(subjects),
         step_s=window.base_s,
         at__gte=moment(window.first_s),
         at__lt=moment(window.end_s),
     )
-    summed = rows.values("subject").annotate(total=Sum("requests")).order_by("-total", "subject")
-    names = list(summed.values_list("subject", flat=True))
-    return names[:at_most], len(names)
+    found: dict[str, dict[int, Figures]] = {name: {} for name in subjects}
+    for subject, at, covered_s, requests in rows.values_list(
+        "subject", "at", "covered_s", "requests"
+    ):
+        known, new = found[subject], Figures(covered_s=covered_s, requests=requests)
+        start = int(at.timestamp())
+        known[start] = rollups.over_subjects([known[start], new]) if start in known else new
+    return {name: [known.get(at) for at in _starts(window)] for name, known in found.items()}
 
 
 def replica_frames(replica: str, window: Window) -> Frames:

@@ -51,7 +51,9 @@ def replica_chart(pool: str, replica: str, chart: str, window: Window) -> Answer
             return _read(history.replica_frames(replica, window), window)
         steps = pool_steps(pool, window)
         if isinstance(steps, NoData):
-            return steps
+            return _instead_of_recent(
+                steps, lambda: history.replica_frames(replica, window), window
+            )
         frames: Frames = [of_replica(s, replica, window.base_s) for s in steps]
         return _filled(frames, lambda: history.replica_frames(replica, window), window)
 
@@ -67,35 +69,34 @@ def level_chart(level: str, subject: str, chart: str, window: Window) -> Answer:
 def pools_chart(window: Window) -> Answer:
     """Give the request rates of the busiest pools, and of all the others together."""
     coarse = window.coarse
-    whole = _kept(FLEET, "", coarse)
-    if isinstance(whole, NoData):
-        return whole
-    names, count = _points.get(
-        ("busiest", _moment(coarse)), lambda: history.busiest(POOL, coarse, LINES_AT_MOST)
-    )
-    lines = {name: _rates(_kept(POOL, name, coarse)) for name in names}
-    if count > len(names):
-        total = _rates(whole)
+    return _points.get(("pools", _moment(coarse)), lambda: _by_pool(coarse))
+
+
+def _by_pool(window: Window) -> Answer:
+    names, count = history.busiest(POOL, window, LINES_AT_MOST)
+    kept = history.request_frames(POOL, names, window)
+    lines = {name: _rates(series.points(kept[name], window)) for name in names}
+    whole = _kept(FLEET, "", window)
+    if count > len(names) and not isinstance(whole, NoData):
+        told = (sum(values[i] or 0.0 for values in lines.values()) for i in range(window.steps))
         lines[f"{count - len(names)} others"] = [
-            None if sum_ is None else max(0.0, sum_ - sum(v[i] or 0.0 for v in lines.values()))
-            for i, sum_ in enumerate(total)
+            None if all_ is None else max(0.0, all_ - shown)
+            for all_, shown in zip(_rates(whole[0]), list(told), strict=True)
         ]
     note = f"The {len(names)} busiest of {count} pools have lines of their own."
     return _told(
         SeriesSet(
-            window=coarse,
+            window=window,
             unit="requests/s",
             series=lines,
-            source=whole[1],
+            source=history.source_of(window),
             note=note if count > len(names) else "",
         )
     )
 
 
-def _rates(found: Found | NoData) -> list[float | None]:
-    if isinstance(found, NoData):
-        return []
-    return [None if f is None else rollups.rate(f.requests, f) for f in found[0]]
+def _rates(points: Frames) -> list[float | None]:
+    return [None if f is None else rollups.rate(f.requests, f) for f in points]
 
 
 def gpu_chart(agent: str, indices: Sequence[int], figure: str, window: Window) -> Answer:
@@ -148,7 +149,7 @@ def _pool_points(pool: str, window: Window) -> Found | NoData:
     def read() -> Found | NoData:
         steps = pool_steps(pool, window)
         if isinstance(steps, NoData):
-            return steps
+            return _instead_of_recent(steps, lambda: history.frames(POOL, pool, window), window)
         frames: Frames = [rolling.pool_figures(s, window.base_s) if s else None for s in steps]
         return _filled(frames, lambda: history.frames(POOL, pool, window), window)
 
@@ -197,6 +198,14 @@ def _filled(frames: Frames, kept: history.Reader, window: Window) -> Found:
     is_filled = any(f is None and r is not None for f, r in zip(frames, rolled, strict=True))
     source = f"{RECENT}, its gaps from {history.source_of(window)}" if is_filled else RECENT
     return series.points(whole, window), source, ""
+
+
+def _instead_of_recent(missing: NoData, kept: history.Reader, window: Window) -> Found | NoData:
+    """Draw an hour from roll-ups alone while the recent store does not answer."""
+    if window.base_s != MINUTE_S:
+        return missing
+    points, source, _ = _read(kept(), window)
+    return missing if all(p is None for p in points) else (points, source, missing.reason)
 
 
 def _read(frames: Frames, window: Window) -> Found:

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from controlplane.catalog.models import ModelVersion
 from controlplane.domain.replica_states import State
 from controlplane.fleet.models import Replica
 from controlplane.fleet.views import charts
 from controlplane.overview import views
 from controlplane.routing import services
-from controlplane.telemetry import recent
+from controlplane.telemetry import recent, source
+from controlplane.telemetry import services as roll_ups
 from controlplane.usage import services as usage
 from routing_agent import wire
 from tests.controlplane.staff import signed_in
@@ -201,8 +203,10 @@ def fleet(transactional_db: None, redis_server: RedisServer, settings: Any) -> F
     usage.book_records(agent=agent, records=kept)
     epoch = services.republish(**WHY)
     now = time.time()
-    for i in range(60):
-        store.book(report(agent.public_id, [ready, other], i + 1), now - 120 + 2 * i)
+    for i in range(120):
+        store.book(report(agent.public_id, [ready, other], i + 1), now - 240 + 2 * i)
+    source._points.clear()
+    roll_ups.roll_up(now)
     return Fleet(ready=ready, other=other, ejected=ejected, epoch=epoch)
 
 
@@ -219,7 +223,9 @@ def pages(fleet: Fleet) -> list[str]:
         f"/replicas/{fleet.ejected.public_id}/",
         "/nodes/",
         "/nodes/node-1/",
+        "/fleet/",
         "/versions/",
+        f"/versions/{ModelVersion.objects.get(model__name='m').pk}/",
         "/routing/",
         f"/routing/epochs/{fleet.epoch}/",
         "/routing/explain/?model=m",

@@ -179,6 +179,24 @@ def test_an_emptied_recent_store_leaves_no_gap_in_the_hour(told):
 
 
 @pytest.mark.redis
+def test_while_redis_is_gone_the_hour_comes_from_roll_ups_and_says_why(told, monkeypatch):
+    book(told, 1, T0 + 1)
+    services.roll_up(T0 + 71)
+    gone = recent.RecentStore("redis://127.0.0.1:1/0", timeout_s=0.1)
+    monkeypatch.setattr(recent, "store", lambda: gone)
+    hour = window("1h", T0 + 120)
+    for found in (
+        source.pool_chart("chat", "ttft", hour),
+        source.replica_chart("chat", "rpl-1", "kv", hour),
+    ):
+        assert found.source == "minute roll-ups"
+        assert "Redis does not answer" in found.note
+    fine = source.pool_chart("chat", "ttft", window("15m", T0 + 120))
+    assert isinstance(fine, NoData)
+    assert "Redis does not answer" in fine.reason
+
+
+@pytest.mark.redis
 def test_long_windows_come_from_roll_ups_whatever_redis_does(told, monkeypatch):
     book(told, 1, HOUR0 + 1)
     services.roll_up(HOUR0 + 3700)
