@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from controlplane.domain import rollups
 from controlplane.telemetry import services
 from controlplane.telemetry.models import MemberRollUp, RollUp, Step
-from controlplane.telemetry.rolling import Rolled, roll
+from controlplane.telemetry.rolling import Rolled
 from controlplane.telemetry.snapshots import GpuStep, Minute, PoolStep, ReplicaStep
 from controlplane.telemetry.topology import Topology
 from routing_agent.wire import latency_bucket
@@ -123,10 +123,10 @@ def _histogram(dice: random.Random, middle_s: float, samples: int) -> dict[int, 
     return found
 
 
-def rolled(fleet: Fleet, seed: int = 1) -> list[Rolled]:
-    """Give some different minutes, rolled up as the product does."""
-    dice, shape = random.Random(seed), fleet.topology()
-    return [roll(minute(fleet, dice), shape) for _ in range(VARIANTS)]
+def minutes(fleet: Fleet, seed: int = 1) -> list[Minute]:
+    """Make some different minutes up."""
+    dice = random.Random(seed)
+    return [minute(fleet, dice) for _ in range(VARIANTS)]
 
 
 def fill(made: list[Rolled], end: datetime, days: int) -> Iterator[str]:

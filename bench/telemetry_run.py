@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import statistics
 import sys
 import time
@@ -52,18 +51,24 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
     fleet = data.Fleet(replicas=options.replicas, pools=options.pools, tenants=options.tenants)
     _make_rows(fleet)
-    began = time.monotonic()
-    made = data.rolled(fleet)
-    roll_ms = (time.monotonic() - began) * 1000 / len(made)
+    from controlplane.telemetry.rolling import roll
+
+    told, shape = data.minutes(fleet), fleet.topology()
+    began, used = time.monotonic(), time.process_time()
+    made = [roll(minute, shape) for minute in told]
+    rolling = _shown_ms(
+        (time.monotonic() - began) * 1000 / len(made),
+        (time.process_time() - used) * 1000 / len(made),
+    )
     # The minutes end with the last full hour, so that one more minute and its hour can be written.
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    for told in data.fill(made, end, options.days):
-        print(f"  {told}", file=sys.stderr, flush=True)
+    for progress in data.fill(made, end, options.days):
+        print(f"  {progress}", file=sys.stderr, flush=True)
     return {
         "rows": data.counts(),
         "database_mib": _size_mib(),
         "pages_ms": _pages(fleet),
-        "writing": {"make and roll a minute up, ms": round(roll_ms, 1)} | _writing(made, end),
+        "writing_ms": {"roll a minute up": rolling} | _writing(made, end),
         "retention": _retention(end),
     }
 
@@ -169,24 +174,22 @@ def _median_ms(call: Callable[[], Any]) -> str:
         call()
         walls.append((time.monotonic() - began) * 1000)
         processors.append((time.process_time() - used) * 1000)
-    return f"{statistics.median(walls):.0f} ({statistics.median(processors):.0f} CPU)"
+    return _shown_ms(statistics.median(walls), statistics.median(processors))
 
 
-def _writing(made: list[Any], end: datetime) -> dict[str, float]:
+def _shown_ms(wall: float, processor: float) -> str:
+    return f"{wall:.0f} ({processor:.0f} CPU)"
+
+
+def _writing(made: list[Any], end: datetime) -> dict[str, str]:
     from controlplane.telemetry import services
 
-    dice = random.Random(2)
-    minutes = []
-    for i in range(20):
-        began = time.monotonic()
-        services.write_minute(end + timedelta(minutes=i), dice.choice(made))
-        minutes.append((time.monotonic() - began) * 1000)
-    began = time.monotonic()
-    services.write_hour(end - timedelta(hours=1))
-    hour_s = time.monotonic() - began
+    later = iter(range(1000))
     return {
-        "write a minute, ms": round(statistics.median(minutes), 1),
-        "put an hour together, s": round(hour_s, 2),
+        "write a minute": _median_ms(
+            lambda: services.write_minute(end + timedelta(minutes=next(later)), made[0])
+        ),
+        "put an hour together": _median_ms(lambda: services.write_hour(end - timedelta(hours=1))),
     }
 
 

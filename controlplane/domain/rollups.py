@@ -175,6 +175,7 @@ def memory_mean(figures: Figures) -> float | None:
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _FIGURES: Final = msgspec.msgpack.Decoder(Figures)
 _MEMBERS: Final = msgspec.msgpack.Decoder(dict[str, Figures])
+_UNREAD: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 def packed(figures: Figures | Mapping[str, Figures]) -> bytes:
@@ -190,3 +191,9 @@ def unpacked(body: bytes) -> Figures:
 def unpacked_members(body: bytes) -> dict[str, Figures]:
     """Give kept figures of members back, by name."""
     return _MEMBERS.decode(body)
+
+
+def picked_members(body: bytes, names: Iterable[str]) -> dict[str, Figures]:
+    """Give kept figures of those members that are named; the others are passed over unread."""
+    kept = _UNREAD.decode(body)
+    return {name: _FIGURES.decode(kept[name]) for name in names if name in kept}

@@ -97,11 +97,12 @@ def members(
         at__gte=moment(window.first_s),
         at__lt=moment(window.end_s),
     )
+    wanted = list(names)
     kept = {
-        int(at.timestamp()): rollups.unpacked_members(bytes(body))
+        int(at.timestamp()): rollups.picked_members(bytes(body), wanted)
         for at, body in rows.values_list("at", "members")
     }
-    return {n: [kept.get(at, {}).get(n) for at in _starts(window)] for n in names}
+    return {n: [kept.get(at, {}).get(n) for at in _starts(window)] for n in wanted}
 
 
 def shard(owner: str) -> int:

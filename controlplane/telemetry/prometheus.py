@@ -136,7 +136,7 @@ class Prometheus:
         future: Future[Any] = self._threads.submit(_with_warnings, call)
         try:
             answer = future.result(timeout=self._deadline_s)
-        except LateError:
+        except (LateError, requests.Timeout):
             future.cancel()
             return self._failed(f"Prometheus did not answer within {self._deadline_s:g} s.")
         except Refused as error:

@@ -58,6 +58,8 @@ NODE_TRAFFIC_CHARTS = {
     "tokens": "Tokens of its replicas",
     "load": "Running and waiting on its replicas",
     "kv": "KV cache usage of its replicas",
+    "hit-rate": "Prefix hit rate of its replicas",
+    "preemptions": "Preemptions on its replicas",
 }
 NODE_CHARTS = NODE_GPU_CHARTS | NODE_TRAFFIC_CHARTS
 GPU_FIGURES = {
