@@ -16,27 +16,29 @@ BENCHMARKS = {
     "relay": "what we and our peers cost a request: CPU, added latency, memory",
     "streams": "what we and our peers cost a streamed token, and add to the first one",
 }
-NOT_YET = ("routing", "choose", "control", "load")
+NOT_YET = ("routing", "choose", "control")
+# Programs with options of their own: a module here with `add_arguments` and `main`.
+COMMANDS = {
+    "load": ("bench.live.command", "a real trace's arrivals and lengths as live traffic"),
+}
+NEEDED = ("httptools", "uvloop", "msgspec")
 QUICK_SECONDS = 0.3
 
 
 def main(words: list[str]) -> int:
     """Run what was asked for; gives the exit status."""
+    if words and words[0] in COMMANDS:
+        return _command(words[0], words[1:])
     options = _parser().parse_args(words)
     if options.benchmark in NOT_YET:
         print(
             f"bin/bench {options.benchmark} does not exist yet. "
-            f"There are: {', '.join(BENCHMARKS)}, all, setup, faults, drop-in, telemetry.",
+            f"There are: {', '.join(BENCHMARKS)}, all, setup, faults, drop-in, telemetry, "
+            f"{', '.join(COMMANDS)}.",
             file=sys.stderr,
         )
         return 2
-    missing = [name for name in ("httptools", "uvloop", "msgspec") if find_spec(name) is None]
-    if missing:
-        print(
-            f"bin/bench: this Python has no {', '.join(missing)}. bin/up --detach or bin/test "
-            "makes the environment it needs (.venv).",
-            file=sys.stderr,
-        )
+    if not _has_what_it_needs():
         return 1
     if options.benchmark == "setup":
         return int(import_module("bench.setup").run())
@@ -55,17 +57,50 @@ def main(words: list[str]) -> int:
     return _measure(options)
 
 
+def _command(name: str, words: list[str]) -> int:
+    if not _has_what_it_needs():
+        return 1
+    module = import_module(COMMANDS[name][0])
+    parser = argparse.ArgumentParser(
+        prog=f"bin/bench {name}", description=module.__doc__, allow_abbrev=False
+    )
+    module.add_arguments(parser)
+    return int(module.main(parser.parse_args(words)))
+
+
+def _has_what_it_needs() -> bool:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        print(
+            f"bin/bench: this Python has no {', '.join(missing)}. bin/up --detach or bin/test "
+            "makes the environment it needs (.venv).",
+            file=sys.stderr,
+        )
+    return not missing
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bin/bench", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "benchmark",
-        choices=[*BENCHMARKS, "all", "setup", "faults", "drop-in", "telemetry", *NOT_YET],
+        choices=[
+            *BENCHMARKS,
+            "all",
+            "setup",
+            "faults",
+            "drop-in",
+            "telemetry",
+            *COMMANDS,
+            *NOT_YET,
+        ],
         metavar="BENCHMARK",
         help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
         + "; all; setup: install the peers, each in an environment of its own"
         "; faults: whether every answer is right or a clear error while engines and clients fail"
         "; telemetry: a month of a large fleet's roll-ups, what it weighs and what pages take"
-        "; drop-in: whether the openai client hears the same through an agent as from its engine",
+        "; drop-in: whether the openai client hears the same through an agent as from its engine"
+        + "".join(f"; {name}: {what}" for name, (_, what) in COMMANDS.items())
+        + f" ({', '.join(COMMANDS)}: --help after the name tells their options)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
