@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -52,16 +53,19 @@ class Suite:
         self._stage("tests (tour)", ["-m", TOUR, "-v", *self.words], {})
 
     def all(self) -> None:
-        """The control plane's tests on PostgreSQL, then everything on SQLite."""
-        with tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch:
-            coverage = {"COVERAGE_FILE": f"{scratch}/coverage"}
-            with self._compiling() as compiling:
-                self.on_postgresql(coverage)
-                words = ["-m", EVERYTHING, "--cov", "--cov-append", "--cov-report=", *self.words]
-                self._stage("tests", words, coverage)
-                if not self.words:
-                    self.floors(coverage)
-                    self.run.stage("relay compiled", lambda: self._compiled(compiling))
+        """Everything on SQLite; beside it, the control plane's tests on PostgreSQL."""
+        with (
+            tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch,
+            ThreadPoolExecutor(1) as beside,
+            self._compiling() as compiling,
+        ):
+            on_postgresql = beside.submit(self.on_postgresql, f"{scratch}/on-postgresql")
+            words = ["-m", EVERYTHING, "--cov", "--cov-report=", *self.words]
+            self._stage("tests", words, {"COVERAGE_FILE": f"{scratch}/on-sqlite"})
+            self.run.stage("tests on PostgreSQL", on_postgresql.result)
+            if not self.words:
+                self.floors(Path(scratch))
+                self.run.stage("relay compiled", lambda: self._compiled(compiling))
 
     @contextmanager
     def _compiling(self) -> Iterator[subprocess.Popen[str]]:
@@ -88,17 +92,16 @@ class Suite:
             return Outcome(verdict="skipped", why=said.strip())
         if compiling.returncode:
             return Outcome(verdict="failed", text=said)
-        return self._pytest(["-p", "tests.compiled", "-m", COMPILED, RELAY_TESTS], {})
+        return self._pytest(["-p", "tests.compiled", "-m", COMPILED, RELAY_TESTS], {}, aside=True)
 
-    def on_postgresql(self, environment: Mapping[str, str]) -> None:
+    def on_postgresql(self, coverage_file: str) -> Outcome:
         """Run what touches the database once more, on the database of production."""
-        title = "tests on PostgreSQL"
         if self.machine.postgresql is None and not os.environ.get("DATABASE_URL"):
-            self.run.stage(title, lambda: Outcome(verdict="skipped", why="there is none here"))
-            return
+            return Outcome(verdict="skipped", why="there is none here")
         words = ["--cov", "--cov-report=", "-m", "not browser and not e2e", *self._paths()]
         with self._postgresql() as url:
-            self._stage(title, words, {**environment, "DATABASE_URL": url})
+            environment = {"COVERAGE_FILE": coverage_file, "DATABASE_URL": url}
+            return self._pytest(words, environment, aside=True)
 
     def _paths(self) -> list[str]:
         """Add the folders that matter, unless the caller's words name paths already."""
@@ -116,8 +119,11 @@ class Suite:
         with servers.postgresql(self.machine.postgresql) as url:
             yield url
 
-    def floors(self, environment: Mapping[str, str]) -> None:
-        """Fail where coverage has dropped below its floor."""
+    def floors(self, scratch: Path) -> None:
+        """Fail where the coverage of both passes together has dropped below its floor."""
+        environment = {"COVERAGE_FILE": str(scratch / "both")}
+        files = [str(file) for file in scratch.iterdir()]
+        self.tools.run(["coverage", "combine", *files], environment)
         for title, (floor, only) in FLOORS.items():
             words = ["coverage", "report", f"--fail-under={floor}", "--skip-covered"]
             words += [f"--include={','.join(only)}"] if only else []
@@ -126,18 +132,38 @@ class Suite:
     def _stage(self, title: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.run.stage(title, lambda: self._pytest(words, environment))
 
-    def _pytest(self, words: Sequence[str], environment: Mapping[str, str]) -> Outcome:
-        """Run pytest, its output as it comes; remember its summary and what it skipped."""
+    def _pytest(
+        self, words: Sequence[str], environment: Mapping[str, str], *, aside: bool = False
+    ) -> Outcome:
+        """Run pytest and remember what it skipped; `aside`: its output only if it failed.
+
+        Otherwise its output is shown as it comes, and its summary ends the whole run.
+        """
         with tempfile.TemporaryDirectory(prefix="signalbox-skips-") as scratch:
             file = Path(scratch) / "skips.json"
             command = [str(self.tools.folder / "python"), "-m", "pytest", "-p", "checks.skips"]
             command += ["--color", "yes"] if sys.stdout.isatty() else []
-            code = self._stream([*command, *words], {**environment, skips.VARIABLE: str(file)})
+            environment = {**environment, skips.VARIABLE: str(file)}
+            said: list[str] = []
+            code = self._stream(
+                [*command, *words], environment, said.append if aside else self._show
+            )
             if file.exists():
                 self.run.skipped_tests.extend(json.loads(file.read_text()))
-        return Outcome(verdict="ok" if code in (0, NOTHING_COLLECTED) else "failed")
+        is_well = code in (0, NOTHING_COLLECTED)
+        summary = next(
+            (_plain(s).strip("= ") for s in reversed(said) if SUMMARY.search(_plain(s))), ""
+        )
+        return Outcome(verdict="ok" if is_well else "failed", text="".join(said), why=summary)
 
-    def _stream(self, command: list[str], environment: Mapping[str, str]) -> int:
+    def _show(self, line: str) -> None:
+        print(line, end="", flush=True)
+        if SUMMARY.search(_plain(line)):
+            self.run.last_words = line.rstrip()
+
+    def _stream(
+        self, command: list[str], environment: Mapping[str, str], take: Callable[[str], None]
+    ) -> int:
         with subprocess.Popen(
             command,
             cwd=self.tools.here.root,
@@ -149,9 +175,7 @@ class Suite:
             errors="replace",
         ) as process:
             for line in process.stdout or ():
-                print(line, end="", flush=True)
-                if SUMMARY.search(_plain(line)):
-                    self.run.last_words = line.rstrip()
+                take(line)
         return process.returncode
 
 
