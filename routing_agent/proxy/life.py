@@ -17,7 +17,7 @@ from routing_agent.proxy.answer import Failed
 if TYPE_CHECKING:
     from routing_agent.proxy.attempt import Attempt
     from routing_agent.proxy.errors import ErrorAnswer
-    from routing_agent.proxy.exchange import Exchange
+    from routing_agent.proxy.held import HeldRequest
     from routing_agent.proxy.ingress import Incoming
 
 CLIENT_LEFT: Final = 499
@@ -35,7 +35,7 @@ def words_of(failed: Failed) -> str:
     return failed.detail[:_REASON_LENGTH]
 
 
-def failed_try(exchange: Exchange, attempt: Attempt, failed: Failed, now: float) -> Try:
+def failed_try(exchange: HeldRequest, attempt: Attempt, failed: Failed, now: float) -> Try:
     """Note an attempt that failed."""
     one = _try(exchange, attempt, now)
     one.outcome = failed.failure
@@ -45,7 +45,7 @@ def failed_try(exchange: Exchange, attempt: Attempt, failed: Failed, now: float)
 
 
 def record_of(
-    exchange: Exchange, done: FinishedRequest, *, now: float, wall: float
+    exchange: HeldRequest, done: FinishedRequest, *, now: float, wall: float
 ) -> wire.RequestRecord:
     """Give the record of a request that ended; `wall` is Unix seconds at `now`."""
     came_with = exchange.came_with
@@ -117,7 +117,7 @@ def refusal(
     )
 
 
-def _all_tries(exchange: Exchange, done: FinishedRequest, now: float) -> tuple[Try, ...]:
+def _all_tries(exchange: HeldRequest, done: FinishedRequest, now: float) -> tuple[Try, ...]:
     """Give the failed attempts, and the last one if it did not fail by itself."""
     attempt = exchange.attempt
     if attempt is None or exchange.attempts <= len(exchange.tries):
@@ -131,7 +131,7 @@ def _all_tries(exchange: Exchange, done: FinishedRequest, now: float) -> tuple[T
     return (*exchange.tries, last)
 
 
-def _try(exchange: Exchange, attempt: Attempt, now: float) -> Try:
+def _try(exchange: HeldRequest, attempt: Attempt, now: float) -> Try:
     choice = exchange.choice
     return Try(
         replica=attempt.replica.id,
@@ -146,7 +146,7 @@ def _try(exchange: Exchange, attempt: Attempt, now: float) -> Try:
     )
 
 
-def _detail(exchange: Exchange, tries: tuple[Try, ...]) -> str:
+def _detail(exchange: HeldRequest, tries: tuple[Try, ...]) -> str:
     if exchange.detail:
         return exchange.detail[:_REASON_LENGTH]
     return tries[-1].reason if tries else ""
@@ -157,7 +157,7 @@ def own_words(code: str, message: str) -> str:
     return "" if code in _ENGINES_WORDS else message
 
 
-def _decision(exchange: Exchange) -> wire.DecisionRecord:
+def _decision(exchange: HeldRequest) -> wire.DecisionRecord:
     pool, choice = exchange.pool, exchange.last_choice
     if pool is None or choice is None:
         return wire.DecisionRecord()
@@ -183,7 +183,7 @@ def _stage(stretch: Stretch, clock: float) -> wire.StageRecord:
     )
 
 
-def _attempt(one: Try, clock: float, exchange: Exchange) -> wire.AttemptRecord:
+def _attempt(one: Try, clock: float, exchange: HeldRequest) -> wire.AttemptRecord:
     return wire.AttemptRecord(
         replica=one.replica,
         at=_ms(one.started_at + clock),

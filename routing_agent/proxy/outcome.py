@@ -14,7 +14,7 @@ from routing_agent.proxy.errors import ErrorAnswer
 
 if TYPE_CHECKING:
     from routing_agent.proxy.attempt import Attempt
-    from routing_agent.proxy.exchange import Exchange
+    from routing_agent.proxy.held import HeldRequest
 
 LIMIT_WORDS: Final[dict[Limit, str]] = {
     "queue": "no replica was free in time",
@@ -33,7 +33,7 @@ _OK: Final = 200
 _ANSWER_BYTES_PER_TOKEN: Final = 6
 
 
-def request_head(exchange: Exchange, engine_lines: bytes, length: int) -> bytes:
+def request_head(exchange: HeldRequest, engine_lines: bytes, length: int) -> bytes:
     """Give the head of a request to an engine. The path is ours, never the client's spelling."""
     incoming = exchange.incoming
     given = incoming.headers
@@ -55,7 +55,7 @@ def request_head(exchange: Exchange, engine_lines: bytes, length: int) -> bytes:
     )
 
 
-def own_headers(exchange: Exchange) -> bytes:
+def own_headers(exchange: HeldRequest) -> bytes:
     """Give the header lines that we add to an answer."""
     request_id = b"x-request-id: %b\r\n" % exchange.request_id
     choice = exchange.choice
@@ -88,7 +88,7 @@ def engine_words(failed: Failed) -> tuple[bytes, bytes]:
 
 
 def record(
-    exchange: Exchange, status: int, error: str, *, now: float, wall: float
+    exchange: HeldRequest, status: int, error: str, *, now: float, wall: float
 ) -> FinishedRequest:
     """Write the record of a request that ended."""
     attempt, destination, choice = exchange.attempt, exchange.destination, exchange.choice
@@ -129,7 +129,7 @@ def record(
     )
 
 
-def _tokens(exchange: Exchange) -> tuple[int, int, int, bool]:
+def _tokens(exchange: HeldRequest) -> tuple[int, int, int, bool]:
     """Give prompt, cached and output tokens, and whether they are estimated."""
     attempt, destination = exchange.attempt, exchange.destination
     transcript = exchange.transcript
@@ -148,7 +148,7 @@ def _tokens(exchange: Exchange) -> tuple[int, int, int, bool]:
     return destination.prompt_tokens, 0, _estimated_output(attempt, exchange), True
 
 
-def _estimated_output(attempt: Attempt, exchange: Exchange) -> int:
+def _estimated_output(attempt: Attempt, exchange: HeldRequest) -> int:
     answer = attempt.answer
     if answer is None or not exchange.generates:
         return 0

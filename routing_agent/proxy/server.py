@@ -27,8 +27,9 @@ from routing_agent.core.table import EMPTY_BODY_LIMIT_BYTES
 from routing_agent.core.waiting import WaitingLine
 from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.proxy import life
+from routing_agent.proxy.again import RetriedRequest
 from routing_agent.proxy.errors import ErrorAnswer
-from routing_agent.proxy.exchange import Exchange
+from routing_agent.proxy.held import HeldRequest
 from routing_agent.proxy.ids import IdSource, is_sound
 from routing_agent.proxy.ingress import ClientConnection, Incoming
 from routing_agent.proxy.upstream import IDLE_LIMIT_S, EngineLink
@@ -70,9 +71,9 @@ class Proxy:
         self.on_record: Callable[[RequestRecord], None] | None = None  # gets the lives to keep
         self.keep_below = DEFAULT_THRESHOLD  # of the hash of a request's id: see `core.sampling`
         self.loop: asyncio.AbstractEventLoop
-        self._exchanges: set[Exchange] = set()
+        self._exchanges: set[RetriedRequest] = set()
         self._links: dict[Replica, EngineLink] = {}
-        self._lines: dict[str, WaitingLine[Exchange]] = {}
+        self._lines: dict[str, WaitingLine[RetriedRequest]] = {}
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._generation = -1
@@ -175,18 +176,18 @@ class Proxy:
             link = self._links[replica] = EngineLink(replica, self.engine_trust)
         return link
 
-    def line(self, pool: str) -> WaitingLine[Exchange]:
+    def line(self, pool: str) -> WaitingLine[RetriedRequest]:
         """Give a pool's queue."""
         line = self._lines.get(pool)
         if line is None:
             line = self._lines[pool] = WaitingLine()
         return line
 
-    def started(self, exchange: Exchange) -> None:
+    def started(self, exchange: RetriedRequest) -> None:
         """Note a request that is under way."""
         self._exchanges.add(exchange)
 
-    def finished(self, exchange: Exchange, record: FinishedRequest) -> None:
+    def finished(self, exchange: HeldRequest, record: FinishedRequest) -> None:
         """Count a request that ended, however it ended."""
         self._exchanges.discard(exchange)
         self.metrics.request_finished(record)
@@ -194,7 +195,7 @@ class Proxy:
             self.on_finished(record)
         self._note_if_idle()
 
-    def keep(self, exchange: Exchange, done: FinishedRequest, now: float) -> None:
+    def keep(self, exchange: HeldRequest, done: FinishedRequest, now: float) -> None:
         """Hand the life of a request to whoever keeps it; that must never cost the request."""
         if self.on_record is None:
             return
@@ -268,7 +269,7 @@ class Proxy:
             self._wake(line)
 
     @staticmethod
-    def _wake(line: WaitingLine[Exchange]) -> None:
+    def _wake(line: WaitingLine[RetriedRequest]) -> None:
         """Give those in a queue their turn until one finds no room."""
         now = monotonic()
         while (waiting := line.next()) is not None:
