@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from routing_agent.core.fleet import PoolState
@@ -29,6 +30,11 @@ class Truth:
         count = len(engines.schedulers)
         self._queued_tokens = [0] * count  # uncached tokens of requests that wait
         self._promised: list[Counter[int]] = [Counter() for _ in range(count)]
+
+    @property
+    def versions(self) -> Sequence[int]:
+        """A number for each engine that grows with whatever happens there."""
+        return self._engines.versions
 
     def expected_cached_tokens(self, engine: int, blocks: tuple[int, ...]) -> int:
         """Tell how much of a prompt an engine has cached, or will have once its turn comes."""
@@ -92,11 +98,17 @@ class Knowledge(Protocol):
 
 
 class Oracle:
-    """Knows each engine exactly: requests inside, prompt tokens still to be computed."""
+    """Knows each engine exactly: requests inside, prompt tokens still to be computed.
+
+    It looks again only where something happened or a prompt is under way: with a thousand engines
+    the rest would cost more than all else.
+    """
 
     def __init__(self, pool: PoolState, truth: Truth) -> None:
         self._replicas = pool.replicas
         self._truth = truth
+        self._seen = [-1] * len(pool.replicas)
+        self._under_way: set[int] = set()
 
     def next_look(self) -> float:
         """It needs no looks: it knows."""
@@ -106,10 +118,21 @@ class Oracle:
         """Nothing is due, ever."""
 
     def before_choice(self, now: float) -> None:
-        """Read every engine."""
-        backlog = self._truth.backlog
-        for number, replica in enumerate(self._replicas):
-            replica.inflight_requests, replica.inflight_tokens = backlog(number, now)
+        """Read every engine that may have changed."""
+        seen = self._seen
+        for number, version in enumerate(self._truth.versions):
+            if version != seen[number]:
+                seen[number] = version
+                self._under_way.add(number)
+        done = [number for number in self._under_way if not self._read(number, now)]
+        self._under_way.difference_update(done)
+
+    def _read(self, number: int, now: float) -> int:
+        """Read one engine; give the prompt tokens it has yet to compute."""
+        replica = self._replicas[number]
+        replica.inflight_requests, tokens = self._truth.backlog(number, now)
+        replica.inflight_tokens = tokens
+        return tokens
 
     def placed(self, flight: Flight, now: float) -> None:
         """The engine tells, at the next choice."""

@@ -18,6 +18,7 @@ class VirtualEngines:
     def __init__(self, profile: Profile, count: int, listener: Listener) -> None:
         self.now = 0.0
         self.schedulers = [Scheduler(profile, every_token=False) for _ in range(count)]
+        self.versions = [0] * count  # each grows with whatever happens in its engine
         self._listener = listener
         self._due: list[float | None] = [None] * count
         self._agenda: list[tuple[float, int]] = []  # entries that no longer hold are passed over
@@ -51,3 +52,4 @@ class VirtualEngines:
         if due is not None and due != self._due[engine]:
             heapq.heappush(self._agenda, (due, engine))
         self._due[engine] = due
+        self.versions[engine] += 1

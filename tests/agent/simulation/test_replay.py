@@ -192,6 +192,25 @@ def test_a_percentile_is_a_value_that_occurred():
     assert [percentile(values, share) for share in (0.0, 0.25, 0.5, 0.51, 0.99)] == [1, 1, 2, 3, 4]
 
 
+def test_an_oracle_that_looks_only_where_something_happened_misses_nothing():
+    """Its figures are those of looking everywhere, at every choice."""
+    profile = dataclasses.replace(A100_QWEN_7B, max_running_sequences=3, step_token_budget=64)
+    requests = [asked(n * 0.07, 30 + n * 37 % 400, output=n % 9 * 5) for n in range(60)]
+    replay = FleetReplay(plan(profile=profile, replicas=5, prefill_only=False))
+    pool = replay._agents[0].pool
+    for number, request in enumerate(requests):
+        replay._advance(request.at_s)
+        replay._agents[0].knowledge.before_choice(request.at_s)
+        for replica, scheduler in zip(pool.replicas, replay._engines.schedulers, strict=True):
+            scheduler._prefill = None  # what it worked out before does not count
+            left = scheduler.prefill_left(request.at_s)
+            left += sum(s.left for s in scheduler._waiting)
+            assert replica.inflight_tokens == pytest.approx(left, abs=1)
+            assert replica.inflight_requests == scheduler.running + scheduler.waiting
+        replay._send(number, request)
+    assert max(f.engine for f in replay._flights) == 4
+
+
 # Any trace
 
 requests_lists = st.lists(
