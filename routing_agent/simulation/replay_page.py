@@ -37,7 +37,13 @@ def page(heading: str, runs: Sequence[Run], replicas: int) -> str:
     figures = (ttft_figure(runs), hit_figure(runs), work_figure(runs, replicas))
     to_html = import_module("plotly.io").to_html
     charts = [
-        to_html(figure, full_html=False, include_plotlyjs=number == 0, default_height="420px")
+        to_html(
+            figure,
+            full_html=False,
+            include_plotlyjs=number == 0,
+            default_height="420px",
+            config={"displaylogo": False},
+        )
         for number, figure in enumerate(figures)
     ]
     title, *notes = (html.escape(line) for line in heading.splitlines())

@@ -25,6 +25,7 @@ KEYS = [
     "policy", "hit_rate", "balance", "ttft_mean_s", "ttft_p50_s", "ttft_p90_s", "ttft_p99_s",
     "shed",
 ]  # fmt: skip
+TRACES = Path(__file__).parents[4] / "shared" / "traces" / "mooncake"
 PLAIN = prefill_only(1000.0, kv_blocks=50, block_tokens=10)
 
 
@@ -209,6 +210,31 @@ def test_an_oracle_that_looks_only_where_something_happened_misses_nothing():
             assert replica.inflight_requests == scheduler.running + scheduler.waiting
         replay._send(number, request)
     assert max(f.engine for f in replay._flights) == 4
+
+
+# An independent model of the same queue and cache, published with the traces: token hit rate,
+# busiest over mean work, mean TTFT. Eight replicas, recorded times, caches of 2,000 blocks.
+YARDSTICK = [
+    ("conversation", 7300.0, "round_robin", 1.25, 0.077, 1.05, 4.05),
+    ("conversation", 7300.0, "least_tokens", 1.25, 0.077, 1.03, 1.93),
+    ("conversation", 7300.0, "consistent_hash", 1e9, 0.259, 1.10, 3.85),
+    ("synthetic", 8500.0, "round_robin", 1.25, 0.057, 1.08, 3.76),
+    ("synthetic", 8500.0, "least_tokens", 1.25, 0.060, 1.07, 1.69),
+]
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not TRACES.exists(), reason="no sample data beside the checkout (../shared)")
+@pytest.mark.parametrize(("name", "rate", "policy", "bound", "hits", "balance", "ttft"), YARDSTICK)
+def test_real_traces_give_what_an_independent_model_gives(
+    capsys, name, rate, policy, bound, hits, balance, ttft
+):
+    words = (TRACES / f"{name}_trace.jsonl", "--knowledge", "oracle", "--utilisation", "recorded",
+             "--prefill-rate", rate, "--policy", policy, "--ring-bound", bound)  # fmt: skip
+    (row,) = json.loads(run(capsys, *words, "--json"))
+    assert row["hit_rate"] == pytest.approx(hits, abs=0.01)
+    assert row["balance"] == pytest.approx(balance, abs=0.06)
+    assert row["ttft_mean_s"] == pytest.approx(ttft, rel=0.03)
 
 
 # Any trace
