@@ -142,12 +142,15 @@ class HeldRequest:
         """Put off a limit of somebody else's pace by the time in which we did not look."""
         if self._limit in OTHERS_PACE:
             self.deadline += lost_s
-            if self.deadline >= self._end_at and self._limit != "client":
-                self.deadline, self._limit = self._end_at, "end_to_end"
+            if self.deadline >= self._end_at:
+                self.deadline = self._end_at
+                self._limit = "client" if self._limit == "client" else "end_to_end"
 
     def deadline_passed(self) -> None:
         """End the phase whose limit has passed."""
-        if self._limit == "client":
+        if self._limit == "client" and self.proxy.now >= self._end_at:
+            self.cut(outcome.TAKEN_TOO_SLOWLY)
+        elif self._limit == "client":
             self.client_left()
         elif self._limit == "queue" or self.attempt is None:
             self._answer_error(self._waited_too_long())
@@ -175,7 +178,7 @@ class HeldRequest:
         if attempt is not None and attempt.connection is not None:
             attempt.connection.set_reading(False)
             self._limit = "client"
-            self.deadline = monotonic() + CLIENT_STALL_S
+            self.deadline = min(monotonic() + CLIENT_STALL_S, self._end_at)
 
     def client_has_room(self) -> None:
         """Read on."""

@@ -28,6 +28,10 @@ LIMIT_WORDS: Final[dict[Limit, str]] = {
 IN_ITS_WORDS: Final[dict[Failure, str]] = {"overloaded": "engine_busy", "refused": "engine_refused"}
 # For an engine that says it is busy but not for how long, as vLLM does.
 BUSY_RETRY_S: Final = b"1"
+TAKEN_TOO_SLOWLY: Final = ErrorAnswer(
+    "request_timeout",
+    "The answer was not taken within the end-to-end limit. Read it faster, or ask for less.",
+)
 _OK: Final = 200
 # Bytes of a plain answer that make about one token, JSON around it included.
 _ANSWER_BYTES_PER_TOKEN: Final = 6

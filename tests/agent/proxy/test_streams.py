@@ -345,6 +345,35 @@ async def test_a_slow_reader_slows_the_engine_and_costs_bounded_memory(rig: Rig)
     client.close()
 
 
+async def test_a_slow_reader_is_held_to_the_end_to_end_limit_too(rig: Rig) -> None:
+    """It cannot hold an engine for ever; what was sent reaches it, and a typed error after it."""
+    big = event("x" * 60_000)
+
+    async def script(call: Call) -> None:
+        await call.head(200, "text/event-stream")
+        while not call.peer_closed.is_set():
+            await call.chunk(big)
+            while call.connection.transport.get_write_buffer_size() > 0:
+                if call.peer_closed.is_set():
+                    return
+                await call.pause(0.01)
+
+    await rig.start(script)
+    rig.configure(end_to_end_limit_s=1.5)
+    client = await RawClient.open(rig.port)
+    client.writer.transport.pause_reading()
+    client.post(STREAM)
+    await until(lambda: rig.replica().inflight_requests == 1)
+    await until(lambda: rig.replica().inflight_requests == 0)
+    assert rig.records[-1].error == "request_timeout"
+    assert rig.replica().breaker.state == "closed"
+    assert rig.replica().errors_total == 0
+    client.writer.transport.resume_reading()
+    reply = await client.reply()
+    assert b'"request_timeout"' in reply.body[-400:]
+    client.close()
+
+
 async def test_comments_reach_the_client_in_place(rig: Rig) -> None:
     """R02: a comment line is no event, and no proof of an answer."""
 
