@@ -228,7 +228,10 @@ def _told(data: SeriesSet, points: Frames | None = None) -> Answer:
         return data
     if points is not None and any(p is not None for p in points):
         return NoData("Reports came in this window, without a sample of this figure.")
-    return NoData(f"Nothing was reported in this window; looked in: {data.source}.")
+    return NoData(
+        f"Nothing was reported in this window, which ends at"
+        f" {history.moment(data.window.end_s):%H:%M} UTC; looked in: {data.source}."
+    )
 
 
 def _instead(found: Answer, missing: NoData) -> Answer:
