@@ -4,7 +4,8 @@ Fields of a pool's step: `t12` TTFT bucket 12 (`p` TPOT, `e` end to end, `q` que
 answers with that status, `pt` `ct` `ot` prompt, cached and output tokens, `rt` retries, `sh` shed,
 and `r/<replica>` = "running waiting kv requests errors prompt cached output preempted", `-` for
 unknown. A minute also has `n15`, requests in the step that began 15 s into it, which is there if
-anybody reported then, and `k/<replica>`, the highest KV usage seen.
+anybody reported then, and `g/<replica>`, what was told of its gauges: how often and the sum, of
+running, waiting and KV usage, and the highest KV usage.
 What was counted over more than a step (after an outage) is a stretch: the same fields, a replica's
 without its gauges; `spreading` says how it is read.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -147,6 +149,8 @@ def replica_operation(replica: ReplicaReport) -> dict[str, Any]:
             replica.cached_prompt_tokens_total,
             replica.output_tokens_total,
         ],
+        "running": replica.engine_running,
+        "waiting": replica.engine_waiting,
         "kv": replica.kv_usage,
         "preempted": replica.preemptions_total,
         "process": replica.process_started_at,
@@ -185,15 +189,15 @@ def read_pool(row: Mapping[bytes, bytes]) -> PoolStep:
     histograms: dict[str, dict[int, int]] = {name: {} for name in HISTOGRAMS.values()}
     requests: dict[str, int] = {}
     replicas: dict[str, ReplicaStep] = {}
-    peaks: dict[str, float] = {}
+    gauges: dict[str, str] = {}
     reported: dict[int, int] = {}
     counts: dict[str, int] = {}
     for raw, value in row.items():
         name = raw.decode()
         if name.startswith("r/"):
             replicas[name[2:]] = read_replica(value.decode())
-        elif name.startswith("k/"):
-            peaks[name[2:]] = float(value)
+        elif name.startswith("g/"):
+            gauges[name[2:]] = value.decode()
         elif name[0] == "n" and name[1:].isdigit():
             reported[int(name[1:])] = int(value)
         elif is_status(name):
@@ -210,8 +214,7 @@ def read_pool(row: Mapping[bytes, bytes]) -> PoolStep:
         output_tokens=counts.get("ot", 0),
         retries=counts.get("rt", 0),
         shed=counts.get("sh", 0),
-        replicas=replicas,
-        kv_peaks=peaks,
+        replicas={n: with_means(r, gauges[n]) if n in gauges else r for n, r in replicas.items()},
         reported=reported,
     )
 
@@ -231,6 +234,20 @@ def read_replica(text: str) -> ReplicaStep:
         cached_tokens=cached,
         output_tokens=output,
         preemptions=None if preempted == "-" else int(preempted),
+    )
+
+
+def with_means(replica: ReplicaStep, text: str) -> ReplicaStep:
+    """Give a replica's minute with the means of its gauges in place of the last ones."""
+    times_running, running, times_waiting, waiting, times_kv, kv, kv_max = map(
+        float, text.split(" ")
+    )
+    return replace(
+        replica,
+        running=running / times_running if times_running else None,
+        waiting=waiting / times_waiting if times_waiting else None,
+        kv_usage=kv / times_kv if times_kv else None,
+        kv_max=kv_max if times_kv else None,
     )
 
 

@@ -44,7 +44,7 @@ def roll(minute: Minute, topology: Topology) -> Rolled:
     pools = {n: s for n, s in steps.items() if "@" not in n and "/" not in n}
     gpus = {agent: gpu_figures(readings) for agent, readings in minute.gpus.items()}
     replicas = {
-        name: replica_figures(r, covered_s(step), peak=step.kv_peaks.get(name))
+        name: replica_figures(r, covered_s(step))
         for step in pools.values()
         for name, r in step.replicas.items()
     }
@@ -73,10 +73,7 @@ def pool_figures(step: PoolStep, base_s: int = MINUTE_S) -> Figures:
     """Give a pool's figures of one step or minute, over its replicas."""
     covered = covered_s(step, base_s)
     requests = sum(step.requests.values())
-    seen = [
-        replica_figures(r, covered, peak=step.kv_peaks.get(name))
-        for name, r in step.replicas.items()
-    ]
+    seen = [replica_figures(r, covered) for r in step.replicas.values()]
     return msgspec.structs.replace(
         rollups.over_subjects(seen),
         covered_s=covered,
@@ -105,7 +102,7 @@ def peak_rate(steps: Iterable[PoolStep], at_least: float) -> float:
     return max([at_least, *(n / STEP_S for n in by_step.values())])
 
 
-def replica_figures(replica: ReplicaStep, covered: int, *, peak: float | None = None) -> Figures:
+def replica_figures(replica: ReplicaStep, covered: int) -> Figures:
     """Give one replica's figures; its gauges stand for all of the step."""
     knows_load = replica.running is not None or replica.waiting is not None
     knows_kv = replica.kv_usage is not None
@@ -118,11 +115,11 @@ def replica_figures(replica: ReplicaStep, covered: int, *, peak: float | None = 
         output_tokens=replica.output_tokens,
         preemptions=replica.preemptions,
         load_s=covered if knows_load else 0,
-        running_s=(replica.running or 0) * covered,
-        waiting_s=(replica.waiting or 0) * covered,
+        running_s=round((replica.running or 0) * covered),
+        waiting_s=round((replica.waiting or 0) * covered),
         kv_replica_s=covered if knows_kv else 0,
         kv_s=(replica.kv_usage or 0.0) * covered,
-        kv_max=max((k for k in (replica.kv_usage, peak) if k is not None), default=None),
+        kv_max=replica.kv_usage if replica.kv_max is None else replica.kv_max,
     )
 
 

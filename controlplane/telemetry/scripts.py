@@ -57,11 +57,23 @@ local function add(key, r, gauges, added)
   redis.call('HSET', key, r.field, table.concat(parts, ' '))
   redis.call('EXPIRE', key, ops.keep)
 end
-local function peak(r)
+-- A minute keeps of each replica how often and how much load and KV usage were told, and the
+-- highest KV usage: its last reading alone would be a matter of luck.
+local function read(r)
   local key = 'sb:minute:' .. r.pool .. ':' .. floor(ops.now, ops.minute)
-  local name = 'k/' .. string.sub(r.field, 3)
-  local old = tonumber(redis.call('HGET', key, name) or '')
-  if not old or r.kv > old then redis.call('HSET', key, name, r.kv) end
+  local name = 'g/' .. string.sub(r.field, 3)
+  local sums, i = {}, 0
+  for n in string.gmatch(redis.call('HGET', key, name) or '0 0 0 0 0 0 0', '[^ ]+') do
+    table.insert(sums, tonumber(n))
+  end
+  for _, value in ipairs({r.running, r.waiting, r.kv}) do
+    if value ~= cjson.null then
+      sums[i + 1], sums[i + 2] = sums[i + 1] + 1, sums[i + 2] + value
+    end
+    i = i + 2
+  end
+  if r.kv ~= cjson.null then sums[7] = math.max(sums[7], r.kv) end
+  redis.call('HSET', key, name, table.concat(sums, ' '))
 end
 -- An engine's own counter comes through every agent that scrapes it, now fresher, now staler: only
 -- what is above the highest seen is new. Less than that is a new process if the engine says so, or
@@ -105,7 +117,7 @@ for _, r in ipairs(ops.replicas) do
   end
   table.insert(added, r.preempted ~= cjson.null and preempted(r) or '-')
   table.insert(none, '-')
-  if r.kv ~= cjson.null then peak(r) end
+  read(r)
   if stretch then
     add('sb:stretch:' .. r.pool .. ':' .. stretch, r, nil, added)
     index(r.pool, stretch)

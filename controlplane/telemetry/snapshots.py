@@ -115,11 +115,15 @@ class SeriesSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStep:
-    """One replica in one step: the engine's last gauges and what was added meanwhile."""
+    """One replica in one step: the engine's gauges and what was added meanwhile.
 
-    running: int | None = None
-    waiting: int | None = None
+    Of a step the gauges are the last ones told, of a minute their means.
+    """
+
+    running: float | None = None
+    waiting: float | None = None
     kv_usage: float | None = None
+    kv_max: float | None = None  # of a minute
     requests: int = 0
     errors: int = 0
     prompt_tokens: int = 0
@@ -140,8 +144,7 @@ class PoolStep:
     retries: int = 0
     shed: int = 0
     replicas: Mapping[str, ReplicaStep] = field(default_factory=dict)
-    # Of a minute: each replica's highest KV usage, and requests by second of the step's beginning.
-    kv_peaks: Mapping[str, float] = field(default_factory=dict)
+    # Of a minute: requests by second of the step's beginning, for steps that somebody reported.
     reported: Mapping[int, int] = field(default_factory=dict)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from controlplane.domain import rollups
 from controlplane.telemetry import from_prometheus, history, recent, rolling, series
@@ -25,6 +26,7 @@ NODES_READ = 16  # GPUs of more nodes than this are read from the pool's roll-up
 Answer = SeriesSet | NoData
 Frames = history.Frames
 Found = tuple[Frames, str, str]  # points, their source, what is to be said
+GpusFound = tuple[dict[int, Frames], str]  # points by index, their source
 
 # Charts of one page share their points; a value lives shorter than a step.
 _points = FlightCache(max_entries=256, ttl_s=4.0)
@@ -161,32 +163,58 @@ def _kept(level: str, subject: str, window: Window) -> Found | NoData:
     return _points.get(key, lambda: _read(history.frames(level, subject, window), window))
 
 
-def _gpu_points(
-    agent: str, indices: tuple[int, ...], window: Window
-) -> tuple[dict[int, Frames], str] | NoData:
-    def read() -> tuple[dict[int, Frames], str] | NoData:
+def _gpu_points(agent: str, indices: tuple[int, ...], window: Window) -> GpusFound | NoData:
+    def kept() -> GpusFound:
+        found = history.gpu_frames(agent, indices, window)
+        points = {i: series.points(frames, window) for i, frames in found.items()}
+        return points, history.source_of(window)
+
+    def read() -> GpusFound | NoData:
         if not window.is_recent:
-            kept = history.gpu_frames(agent, indices, window)
-            points = {i: series.points(frames, window) for i, frames in kept.items()}
-            return points, history.source_of(window)
-        fine = replace(window, base_s=recent.STEP_S)
-        steps = recent.store().gpu_steps(agent, fine.first_s, fine.end_s)
-        if isinstance(steps, NoData):
-            return steps
-        told = {i for s in steps if s for i in s}
-        seen = {i: [rolling.reading(s.get(i)) if s else None for s in steps] for i in sorted(told)}
-        wanted = {i: frames for i, frames in seen.items() if not indices or i in indices}
-        return {i: series.points(frames, fine) for i, frames in wanted.items()}, RECENT
+            return kept()
+        told = _told_gpus(agent, indices, window)
+        if window.base_s != MINUTE_S:
+            return told
+        return _gpus_filled({} if isinstance(told, NoData) else told[0], kept(), told)
 
     return _points.get((recent.store(), "gpus", agent, indices, _moment(window)), read)
+
+
+def _told_gpus(agent: str, indices: tuple[int, ...], window: Window) -> GpusFound | NoData:
+    """Read GPUs from the recent store, which keeps them in steps of five seconds."""
+    fine = replace(window, base_s=recent.STEP_S)
+    steps = recent.store().gpu_steps(agent, fine.first_s, fine.end_s)
+    if isinstance(steps, NoData):
+        return steps
+    told = {i for s in steps if s for i in s}
+    seen = {i: [rolling.reading(s.get(i)) if s else None for s in steps] for i in sorted(told)}
+    wanted = {i: frames for i, frames in seen.items() if not indices or i in indices}
+    return {i: series.points(frames, fine) for i, frames in wanted.items()}, RECENT
+
+
+def _gpus_filled(
+    points: dict[int, Frames], kept: GpusFound, told: GpusFound | NoData
+) -> GpusFound | NoData:
+    """Put roll-ups into the gaps of what the recent store told, if it told anything."""
+    rolled, source = kept
+    known = {i for i, values in rolled.items() if any(v is not None for v in values)}
+    if not known:
+        return told
+    whole = {
+        i: [p if p is not None else r for p, r in zip_longest(points.get(i, ()), rolled.get(i, ()))]
+        for i in sorted(points.keys() | known)
+    }
+    gaps = any(whole[i] != list(points.get(i, ())) for i in whole)
+    if not gaps:
+        return told
+    return whole, f"{RECENT}, its gaps from {source}" if points else source
 
 
 def of_replica(step: PoolStep | None, replica: str, base_s: int) -> rolling.Figures | None:
     """Narrow a pool's step to one replica; where nobody reported it there is a gap."""
     if step is None or replica not in step.replicas:
         return None
-    covered, peak = rolling.covered_s(step, base_s), step.kv_peaks.get(replica)
-    return rolling.replica_figures(step.replicas[replica], covered, peak=peak)
+    return rolling.replica_figures(step.replicas[replica], rolling.covered_s(step, base_s))
 
 
 def _filled(frames: Frames, kept: history.Reader, window: Window) -> Found:

@@ -93,6 +93,19 @@ def test_a_minute_that_is_over_is_kept_at_every_level(told):
 
 
 @pytest.mark.redis
+def test_a_minute_knows_the_means_of_gauges_and_the_highest_kv_usage(told):
+    for i, (running, kv) in enumerate([(1, 0.1), (5, 0.9), (3, 0.2), (None, None)]):
+        told.book(
+            report(i + 1, replicas=(replica(engine_running=running, kv_usage=kv),)), T0 + 2 * i
+        )
+    services.roll_up(T0 + 71)
+    (pool,) = kept("pool", "chat")
+    assert rollups.running(pool) == 3
+    assert rollups.waiting(pool) == 0  # some engine tells its load, and none waited
+    assert (rollups.kv_mean(pool), pool.kv_max) == (pytest.approx(0.4), 0.9)
+
+
+@pytest.mark.redis
 def test_rolling_up_again_changes_nothing(told):
     book(told, 1, T0 + 1)
     services.roll_up(T0 + 71)
@@ -175,6 +188,9 @@ def test_an_emptied_recent_store_leaves_no_gap_in_the_hour(told):
     found = source.pool_chart("chat", "requests", window("1h", T0 + 120))
     assert found.series["answered"][-2:] == [1.8, 1.8]
     assert found.series["answered"][-3] is None
+    gpu = source.gpu_chart("agt-1", [1], "utilization", window("1h", T0 + 120))
+    assert gpu.series["GPU 1"][-3:] == [None, 0.5, 0.5]
+    assert gpu.source == found.source
     assert found.source == "recent store, its gaps from minute roll-ups"
 
 
@@ -191,6 +207,7 @@ def test_while_redis_is_gone_the_hour_comes_from_roll_ups_and_says_why(told, mon
     ):
         assert found.source == "minute roll-ups"
         assert "Redis does not answer" in found.note
+    assert source.gpu_chart("agt-1", [1], "utilization", hour).source == "minute roll-ups"
     fine = source.pool_chart("chat", "ttft", window("15m", T0 + 120))
     assert isinstance(fine, NoData)
     assert "Redis does not answer" in fine.reason
