@@ -27,6 +27,7 @@ class HttpRequest:
 
     method: str
     path: str
+    query: str
     headers: dict[bytes, bytes]
     body: bytes
     keep_alive: bool
@@ -123,9 +124,11 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Queue the request: it is answered once the parser has returned."""
+        path, _, query = self._url.decode("latin-1").partition("?")
         request = HttpRequest(
             method=self._parser.get_method().decode(),
-            path=self._url.decode("latin-1").split("?", 1)[0],
+            path=path,
+            query=query,
             headers=self._headers,
             body=b"".join(self._body),
             keep_alive=self._parser.should_keep_alive(),

@@ -8,7 +8,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from msgspec.structs import replace
+
 from routing_agent.simulation.faults import Faults, Shares
+from routing_agent.simulation.loading import wake_s
 from routing_agent.simulation.profiles import Profile
 from routing_agent.simulation.requests import Limits
 from routing_agent.simulation.scheduler import Event, Request, Scheduler
@@ -56,6 +59,7 @@ class Engine:
         self._parked: dict[str, Job] = {}  # accepted while asleep: neither running nor waiting
         self._timer: asyncio.TimerHandle | None = None
         self._numbers = itertools.count(1)
+        self._sleep_level: Literal[1, 2] = 1
 
     @property
     def faults(self) -> Faults:
@@ -70,6 +74,21 @@ class Engine:
             parked, self._parked = self._parked, {}
             for job in parked.values():
                 self._submit(job)
+
+    def sleep(self, level: Literal[1, 2]) -> None:
+        """Give up the GPU's memory; who was running starts over once it is awake."""
+        self._sleep_level = level
+        self.scheduler.sleep(self.now())
+        self.switch(replace(self._faults, asleep=True))
+
+    def wake(self) -> None:
+        """Load the weights again, which takes its time, and go on; one awake stays as it is."""
+        if not self._faults.asleep:
+            return
+        profile = self.scheduler.profile
+        takes_s = wake_s(profile.weights_bytes, self._sleep_level) / profile.speed
+        self._arm(self.scheduler.load(self.now(), takes_s if self.scheduler.is_asleep else 0.0))
+        self.switch(replace(self._faults, asleep=False))
 
     @property
     def jobs(self) -> int:
@@ -109,12 +128,15 @@ class Engine:
         events, due = self.scheduler.step(self.now())
         if self.scheduler.counters.steps != steps:
             self.telemetry.step_tokens.observe(self.scheduler.last_step_tokens)
-        if due is not None:  # before the events: a listener may start further work
-            self._timer = self._loop.call_later(_whole_ms(due - self.now()), self._step)
+        self._arm(due)  # before the events: a listener may start further work
         for event in events:
             job = self._jobs.get(event.request_id)
             if job is not None:  # a listener may have abandoned it meanwhile
                 self._tell(job, event)
+
+    def _arm(self, due: float | None) -> None:
+        if due is not None and self._timer is None:
+            self._timer = self._loop.call_later(_whole_ms(due - self.now()), self._step)
 
     def _tell(self, job: Job, event: Event) -> None:
         if event.kind == "token":

@@ -32,6 +32,7 @@ class Profile:
     prefix_cache: bool = True
     weights_bytes: int = 15_231_233_024  # of Qwen2.5-7B in bf16
     kv_bytes_per_token: int = 57_344  # of the same
+    speed: float = 1.0  # times the real engine's: what has to be loaded comes as much sooner
     adapter_slots: int = 8  # LoRA adapters in one batch (vLLM's max_loras; its own default is 1)
     adapter_host_slots: int = 32  # in host memory (max_cpu_loras)
     adapter_copy_s: float = 0.02  # host memory to GPU: 160 MB (rank 32) at 8 GB/s
@@ -63,6 +64,7 @@ class Profile:
             prefill_tokens_per_s=self.prefill_tokens_per_s * factor,
             decode_step_s=self.decode_step_s / factor,
             decode_step_per_sequence_s=self.decode_step_per_sequence_s / factor,
+            speed=self.speed * factor,
             adapter_copy_s=self.adapter_copy_s / factor,
             adapter_read_s=self.adapter_read_s / factor,
         )

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import msgspec
 import xxhash
 
 from routing_agent.simulation.choices import Choice, Finish, Sampling, Tool, after, choices, chosen
+from routing_agent.simulation.refusals import EngineRefusal, bad, decoded, invalid
 from routing_agent.simulation.tokens import BYTES_PER_TOKEN, VOCABULARY, token_count
 
 # Qwen2.5-VL makes 256 to 1,280 tokens of a picture; 1 KiB of our text is 256 tokens.
 _PICTURE_BYTES = 1024
-_MISSING_FIELD = re.compile(r"missing required field `([^`]+)`")
-_PLACE = re.compile(r"`\$\.?([^`]*)`")
 # OpenAI's own limit; vLLM's is 16,384 choices and 20 alternatives.
 _MOST_CHOICES = 128
 _MOST_LOGPROBS = 20
-
-
-class EngineRefusal(Exception):
-    """The engine cannot do what was asked; carries the answer in vLLM's shape."""
-
-    def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-        self.param = param
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -90,6 +77,8 @@ class Limits:
     model: str
     longest_request_tokens: int
     answer_tokens: int  # mean length of an answer that may end by itself
+    max_adapter_rank: int = 64
+    adapters: dict[str, str] = field(default_factory=dict)  # the path of each that is loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +86,8 @@ class Generation:
     """A chat or completion, ready to be computed: the words are known, only their time is not."""
 
     kind: Literal["chat", "completion"]
+    model: str  # the base model or an adapter, as it was asked for
+    adapter: str
     prompt: bytes
     prompt_tokens: int
     choices: tuple[Choice, ...]
@@ -146,7 +137,7 @@ def _tool_to_call(asked: _ChatBody, prompt: bytes) -> Tool | None:
     try:
         tools = msgspec.convert(asked.tools, list[Tool])
     except msgspec.ValidationError as problem:
-        raise _invalid("value_error", "tools", str(problem)) from problem
+        raise invalid("value_error", "tools", str(problem)) from problem
     tool = chosen(tools, wanted, prompt)
     if tool is None:
         raise EngineRefusal(
@@ -163,10 +154,10 @@ def _top_logprobs(asked: _ChatBody | _CompletionBody) -> int | None:
     else:
         top = (asked.top_logprobs or 0) if asked.logprobs else None
         if asked.top_logprobs and not asked.logprobs:
-            raise _bad("when using `top_logprobs`, `logprobs` must be set to true", "top_logprobs",
+            raise bad("when using `top_logprobs`, `logprobs` must be set to true", "top_logprobs",
                        asked.top_logprobs)  # fmt: skip
     if top is not None and not 0 <= top <= _MOST_LOGPROBS:
-        raise _bad(f"at most {_MOST_LOGPROBS} logprobs are given", "logprobs", top)
+        raise bad(f"at most {_MOST_LOGPROBS} logprobs are given", "logprobs", top)
     return top
 
 
@@ -174,9 +165,9 @@ def _continued(asked: _ChatBody, longest: int | None, limits: Limits) -> Generat
     """Write on in the last message: as a greedy model does, with what it would have said anyway."""
     *before, last = asked.messages
     if asked.add_generation_prompt:
-        raise _bad("Cannot set both `continue_final_message` and `add_generation_prompt`", "1", 1)
+        raise bad("Cannot set both `continue_final_message` and `add_generation_prompt`", "1", 1)
     if last.role != "assistant" or not isinstance(last.content, str):
-        raise _bad("the last message must be a text of the assistant", "messages", last.role)
+        raise bad("the last message must be a text of the assistant", "messages", last.role)
     said, prompt = last.content, _chat_prompt(before, asked.tools)
     ahead = None if longest is None else longest + token_count(said.encode())
     whole = _generation("chat", asked, prompt, ahead, limits)
@@ -205,7 +196,7 @@ def read_embedding(body: bytes, limits: Limits) -> EmbeddingInputs:
     """Read an embedding request, or raise the refusal vLLM would answer."""
     asked = _decode(body, _EmbeddingBody, limits)
     if asked.dimensions is not None and not 1 <= asked.dimensions <= 4096:
-        raise _bad("dimensions must be between 1 and 4096", "dimensions", asked.dimensions)
+        raise bad("dimensions must be between 1 and 4096", "dimensions", asked.dimensions)
     many = isinstance(asked.input, list) and all(isinstance(one, str) for one in asked.input)
     texts = [_completion_prompt(one) for one in (asked.input if many else [asked.input])]
     counts = [token_count(text) for text in texts]
@@ -225,7 +216,7 @@ def read_tokenize(body: bytes, limits: Limits) -> tuple[bytes, bool]:
     if asked.messages is not None:
         return _chat_prompt(asked.messages, None), bool(asked.return_token_strs)
     if asked.prompt is None:
-        raise _invalid("missing", "prompt", "Field required")
+        raise invalid("missing", "prompt", "Field required")
     return asked.prompt.encode(), bool(asked.return_token_strs)
 
 
@@ -233,13 +224,8 @@ _Shape = TypeVar("_Shape", _ChatBody, _CompletionBody, _EmbeddingBody, _Tokenize
 
 
 def _decode(body: bytes, shape: type[_Shape], limits: Limits) -> _Shape:
-    try:
-        asked = msgspec.json.decode(body, type=shape)
-    except msgspec.ValidationError as problem:
-        raise _wrong_field(str(problem)) from problem
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise _invalid("json_invalid", "1", f"JSON decode error: {problem}") from problem
-    if asked.model and asked.model != limits.model:
+    asked = decoded(body, shape)
+    if asked.model and asked.model != limits.model and asked.model not in limits.adapters:
         raise EngineRefusal(
             404,
             f"The model `{asked.model}` does not exist. Valid aliases: {limits.model}.",
@@ -262,11 +248,15 @@ def _generation(
     max_tokens = limits.longest_request_tokens - prompt_tokens if longest is None else longest
     tool = _tool_to_call(asked, prompt) if isinstance(asked, _ChatBody) else None
     options = asked.stream_options or StreamOptions()
+    adapter = asked.model if asked.model in limits.adapters else ""
+    source = prompt + adapter.encode()  # an adapter has words of its own
     return Generation(
         kind=kind,
+        model=adapter or limits.model,
+        adapter=adapter,
         prompt=prompt,
         prompt_tokens=prompt_tokens,
-        choices=choices(asked, prompt, max_tokens, limits.answer_tokens, tool),
+        choices=choices(asked, source, max_tokens, limits.answer_tokens, tool),
         top_logprobs=_top_logprobs(asked),
         max_tokens=max_tokens,
         stream=bool(asked.stream),
@@ -278,10 +268,10 @@ def _generation(
 
 def _check_sampling(asked: _Body) -> None:
     if asked.temperature is not None and asked.temperature < 0:
-        raise _bad("temperature must be non-negative", "temperature", asked.temperature)
+        raise bad("temperature must be non-negative", "temperature", asked.temperature)
     count = 1 if asked.n is None else asked.n
     if not 1 <= count <= _MOST_CHOICES:
-        raise _bad(f"n must be between 1 and {_MOST_CHOICES}", "n", count)
+        raise bad(f"n must be between 1 and {_MOST_CHOICES}", "n", count)
     if count > 1 and asked.temperature == 0:
         message = f"n must be 1 when using greedy sampling, got {count}."
         raise EngineRefusal(400, message, "BadRequestError")
@@ -298,7 +288,7 @@ def _check_length(prompt_tokens: int, output_tokens: int | None, limits: Limits)
             "max_tokens",
         )
     if output_tokens is not None and output_tokens < 1:
-        raise _bad("max_tokens must be at least 1", "max_tokens", output_tokens)
+        raise bad("max_tokens must be at least 1", "max_tokens", output_tokens)
     if prompt_tokens + (output_tokens or 1) > longest:
         raise EngineRefusal(
             400,
@@ -355,24 +345,5 @@ def _completion_prompt(prompt: str | int | list[str | int]) -> bytes:
         return prompt.encode()
     ids = prompt if isinstance(prompt, list) else [prompt]
     if not all(isinstance(one, int) and 0 <= one < VOCABULARY for one in ids):
-        raise _bad("the simulated engine takes one text or one list of token ids", "prompt", "more")
+        raise bad("the simulated engine takes one text or one list of token ids", "prompt", "more")
     return b"".join(int(one).to_bytes(BYTES_PER_TOKEN, "big") for one in ids)
-
-
-def _bad(message: str, param: str, value: object) -> EngineRefusal:
-    text = f"{message}, got {value}. (parameter={param}, value={value})"
-    return EngineRefusal(400, text, "BadRequestError", param)
-
-
-def _invalid(kind: str, field: str, message: str) -> EngineRefusal:
-    where = f"body.{field}"
-    text = f"1 validation error:\n  {{'type': '{kind}', 'loc': '{where}', 'msg': '{message}'}}"
-    return EngineRefusal(400, text, "Bad Request", where)
-
-
-def _wrong_field(problem: str) -> EngineRefusal:
-    missing = _MISSING_FIELD.search(problem)
-    if missing:
-        return _invalid("missing", missing[1], "Field required")
-    place = _PLACE.search(problem)
-    return _invalid("value_error", place[1] if place else "0", problem)

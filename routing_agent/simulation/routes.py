@@ -7,14 +7,15 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from urllib.parse import parse_qs
 
-from routing_agent.simulation import faults
+from routing_agent.simulation import faults, lora_calls
 from routing_agent.simulation.choices import Choice
 from routing_agent.simulation.connection import Connection, HttpRequest
 from routing_agent.simulation.engine import Engine, Job
+from routing_agent.simulation.refusals import EngineRefusal
 from routing_agent.simulation.replies import VERSION, EmbeddingReply, StreamReply, WholeReply
 from routing_agent.simulation.requests import (
-    EngineRefusal,
     Generation,
     read_chat,
     read_completion,
@@ -44,6 +45,11 @@ class Routes:
             "/metrics": {"GET": self._metrics},
             "/v1/models": {"GET": self._models},
             "/tokenize": {"POST": self._tokenize},
+            "/v1/load_lora_adapter": {"POST": self._load_adapter},
+            "/v1/unload_lora_adapter": {"POST": self._unload_adapter},
+            "/sleep": {"POST": self._sleep},
+            "/wake_up": {"POST": self._wake},
+            "/is_sleeping": {"GET": self._is_sleeping},
             FAULTS_PATH: {
                 "GET": self._show_faults,
                 "POST": self._switch_faults,
@@ -105,7 +111,7 @@ class Routes:
         order = (read_chat if is_chat else read_completion)(request.body, limits)
         answer_id = _answer_id("chatcmpl" if is_chat else "cmpl", request)
         reply_kind = StreamReply if order.stream else WholeReply
-        reply = reply_kind(connection, fate, order, answer_id, limits.model)
+        reply = reply_kind(connection, fate, order, answer_id, order.model)
         connection.jobs = [
             Job(
                 request=self._work(order, choice),
@@ -127,7 +133,10 @@ class Routes:
             id=self._engine.next_id(),
             prompt_tokens=order.prompt_tokens,
             output_tokens=len(choice.pieces),
-            block_hashes=block_hashes(order.prompt + spoken, block_tokens, order.salt),
+            block_hashes=block_hashes(
+                order.prompt + spoken, block_tokens, f"{order.adapter}{order.salt}"
+            ),
+            adapter=order.adapter,
         )
 
     def _embed(self, request: HttpRequest, connection: Connection, fate: faults.Fate) -> None:
@@ -161,17 +170,21 @@ class Routes:
 
     def _models(self, request: HttpRequest, connection: Connection) -> None:
         limits = self._engine.limits
-        model = {
-            "id": limits.model,
-            "object": "model",
-            "created": self._started_at,
-            "owned_by": "vllm",
-            "root": limits.model,
-            "parent": None,
-            "max_model_len": limits.longest_request_tokens,
-            "permission": [],
-        }
-        connection.send_json(200, {"object": "list", "data": [model]})
+        paths = {limits.model: limits.model, **limits.adapters}
+        models: list[dict[str, object]] = [
+            {
+                "id": name,
+                "object": "model",
+                "created": self._started_at,
+                "owned_by": "vllm",
+                "root": path,
+                "parent": None if name == limits.model else limits.model,
+                "max_model_len": limits.longest_request_tokens if name == limits.model else None,
+                "permission": [],
+            }
+            for name, path in paths.items()
+        ]
+        connection.send_json(200, {"object": "list", "data": models})
 
     def _tokenize(self, request: HttpRequest, connection: Connection) -> None:
         text, wants_strings = read_tokenize(request.body, self._engine.limits)
@@ -183,6 +196,35 @@ class Routes:
             "token_strs": token_strings(text) if wants_strings else None,
         }
         connection.send_json(200, answer)
+
+    # Adapters and sleep
+
+    def _load_adapter(self, request: HttpRequest, connection: Connection) -> None:
+        _check_content_type(request)
+        name = lora_calls.load(request.body, self._engine.limits)
+        self._engine.scheduler.adapters.keep(name)
+        done = f"Success: LoRA adapter '{name}' added successfully."
+        connection.send(200, done.encode(), "text/html; charset=utf-8")
+
+    def _unload_adapter(self, request: HttpRequest, connection: Connection) -> None:
+        _check_content_type(request)
+        name = lora_calls.unload(request.body, self._engine.limits)
+        done = f"Success: LoRA adapter '{name}' removed successfully."
+        connection.send(200, done.encode(), "text/html; charset=utf-8")
+
+    def _sleep(self, request: HttpRequest, connection: Connection) -> None:
+        level = parse_qs(request.query).get("level", ["1"])[0]
+        if level not in ("1", "2"):
+            raise EngineRefusal(400, "the level of sleep is 1 or 2", "BadRequestError", "level")
+        self._engine.sleep(1 if level == "1" else 2)
+        connection.send_json(200, {"status": "sleeping", "level": int(level)})
+
+    def _wake(self, request: HttpRequest, connection: Connection) -> None:
+        self._engine.wake()
+        connection.send_json(200, {"status": "awake", "tags": None})
+
+    def _is_sleeping(self, request: HttpRequest, connection: Connection) -> None:
+        connection.send_json(200, {"is_sleeping": self._engine.faults.asleep})
 
     # Fault switches
 

@@ -15,6 +15,7 @@ import uvloop
 from routing_agent.simulation import faults
 from routing_agent.simulation.connection import Connection, HttpRequest
 from routing_agent.simulation.engine import Engine, Job
+from routing_agent.simulation.loading import LOAD_PATHS, LoadPath, cold_start_s
 from routing_agent.simulation.profiles import (
     DEFAULT_PROFILE,
     EMBEDDING_PROFILE,
@@ -41,6 +42,8 @@ _FIGURES: tuple[tuple[str, str, Callable[[str], float], float, str], ...] = (
     ("--kv-blocks", "kv_blocks", int, 1, "KV cache size in blocks"),
     ("--block-tokens", "block_tokens", int, 1, "tokens in a KV block"),
     ("--max-num-batched-tokens", "step_token_budget", int, 1, "tokens one step may work on"),
+    ("--max-loras", "adapter_slots", int, 1, "LoRA adapters in one batch"),
+    ("--max-cpu-loras", "adapter_host_slots", int, 1, "LoRA adapters in host memory"),
     ("--max-model-len", "context_tokens", int, 1, "longest prompt and output together"),
 )
 
@@ -55,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speed", type=float, default=1.0, help="this many times as fast")
     for option, _, kind, _, meaning in _FIGURES:
         parser.add_argument(option, type=kind, help=meaning)
+    parser.add_argument("--max-lora-rank", type=int, default=64, help="default 64")
+    parser.add_argument(
+        "--load-path",
+        choices=sorted(LOAD_PATHS),
+        help="listen only when the weights would have come this way and the engine be ready",
+    )
     parser.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt anew")
     parser.add_argument("--api-key", default="", help="key that /v1 then demands")
     parser.add_argument("--answer-tokens", type=int, default=180, help="mean length of an answer")
@@ -105,7 +114,13 @@ async def _serve(
         model=args.model,
         longest_request_tokens=profile.longest_request_tokens,
         answer_tokens=args.answer_tokens,
+        max_adapter_rank=args.max_lora_rank,
     )
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if args.load_path is not None and await _stopped_while_loading(args.load_path, profile, stop):
+        return
     server = EngineServer(
         profile,
         limits,
@@ -116,13 +131,21 @@ async def _serve(
     if switches is not None:
         server.engine.switch(switches)
     await server.start(args.host, args.port)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     log.info("engine_started", url=f"http://{args.host}:{server.port}", model=args.model)
     await stop.wait()
     log.info("engine_stopping", jobs=server.engine.jobs, limit_s=args.shutdown_timeout)
     await server.stop(args.shutdown_timeout)
+
+
+async def _stopped_while_loading(path: LoadPath, profile: Profile, stop: asyncio.Event) -> bool:
+    takes_s = cold_start_s(profile.weights_bytes, path) / profile.speed
+    log.info("engine_loading", path=path, takes_s=round(takes_s, 1))
+    try:
+        async with asyncio.timeout(takes_s):
+            await stop.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 class EngineServer:

@@ -138,6 +138,8 @@ class Telemetry:
 
     def _gauges(self, asleep: bool) -> Iterator[str]:
         scheduler, labels = self._scheduler, self._labels
+        waiting = 0 if asleep else scheduler.waiting  # asleep, vLLM shows nothing of its queue
+        deferred = min(waiting, scheduler.deferred)
         yield from gauge(
             "vllm:num_requests_running",
             "Number of requests in model execution batches.",
@@ -146,14 +148,14 @@ class Telemetry:
         yield from gauge(
             "vllm:num_requests_waiting",
             "Number of requests waiting to be processed.",
-            [(labels, scheduler.waiting)],
+            [(labels, waiting)],
         )
         yield from gauge(
             "vllm:num_requests_waiting_by_reason",
             "Number of waiting requests by reason.",
             [
-                (f'{labels},reason="capacity"', scheduler.waiting),
-                (f'{labels},reason="deferred"', 0),
+                (f'{labels},reason="capacity"', waiting - deferred),
+                (f'{labels},reason="deferred"', deferred),
             ],
         )
         yield from gauge(
@@ -169,6 +171,21 @@ class Telemetry:
             "vllm:kv_cache_usage_perc",
             "KV-cache usage. 1 means 100 percent usage.",
             [(labels, scheduler.kv_usage)],
+        )
+        running = ",".join(scheduler.adapters.running)
+        yield from gauge(  # vLLM 0.32 tells the running ones twice, and the time as the value
+            "vllm:lora_requests_info",
+            "Running stats on lora requests.",
+            [
+                (
+                    label_text(
+                        max_lora=str(scheduler.profile.adapter_slots),
+                        running_lora_adapters=running,
+                        waiting_lora_adapters=running,
+                    ),
+                    time.time(),
+                )
+            ],
         )
 
     def _counters(self) -> Iterator[str]:
