@@ -55,6 +55,7 @@ INSTALLED_APPS = [
     "controlplane.fleet",
     "controlplane.routing",
     "controlplane.usage",
+    "controlplane.planning",
     "controlplane.telemetry",
     "controlplane.api",
     "controlplane.overview",

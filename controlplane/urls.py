@@ -11,4 +11,5 @@ urlpatterns: list = [
     path("", include("controlplane.tenants.urls")),
     path("", include("controlplane.audit.urls")),
     path("", include("controlplane.usage.urls")),
+    path("", include("controlplane.planning.urls")),
 ]

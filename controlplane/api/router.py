@@ -11,6 +11,7 @@ from controlplane.catalog.api import ModelVersionViewSet, ModelViewSet
 from controlplane.fleet.api import PoolViewSet
 from controlplane.fleet.api_nodes import AgentViewSet, NodeViewSet
 from controlplane.fleet.api_replicas import ReplicaViewSet
+from controlplane.planning.api import PlanViewSet
 from controlplane.routing.api import RoutingTableViewSet
 from controlplane.routing.api_explain import ExplainViewSet
 from controlplane.tenants.api import ApiKeyViewSet, TenantViewSet
@@ -36,6 +37,7 @@ for prefix, viewset, basename in (
     ("requests", RequestViewSet, "request"),
     ("series", SeriesViewSet, "series"),
     ("explain", ExplainViewSet, "explain"),
+    ("plan", PlanViewSet, "plan"),
     ("system", SystemViewSet, "system"),
 ):
     router.register(prefix, viewset, basename=f"api-{basename}")

@@ -23,6 +23,7 @@ MENU = (
     Entry("versions", "Versions", "◫", "v"),
     Entry("routing", "Routing", "⇄", "r"),
     Entry("requests", "Requests", "⇢", "q"),
+    Entry("planning", "Planner", "∑", "l"),
     Entry("tenants", "Tenants", "◍", "t"),
     Entry("audit", "Audit", "≡", "a"),
     Entry("system", "System", "⚙", "s"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from controlplane.domain import amounts
+from controlplane.domain.amounts import three
 from routing_agent.wire import LATENCY_BOUNDS_S
 
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 NONE = "—"
 
 
@@ -57,10 +58,7 @@ def size(value: float | None) -> str:
     """Show bytes: `41.2 GiB`."""
     if value is None:
         return NONE
-    number, unit = float(value), 0
-    while number >= 1024 and unit < len(_BINARY) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{three(number)} {_BINARY[unit]}"
+    return amounts.size(value)
 
 
 def count(value: float | None) -> str:
@@ -68,15 +66,8 @@ def count(value: float | None) -> str:
     if value is None:
         return NONE
     if float(value).is_integer():
-        return f"{int(value):,}".replace(",", "\u202f")
+        return amounts.grouped(value)
     return three(float(value))
-
-
-def three(value: float) -> str:
-    """Keep three significant digits, without an exponent."""
-    if float(value).is_integer() or abs(value) >= 100:
-        return f"{value:.0f}"
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def figure(value: float | None, unit: str) -> str:
@@ -88,3 +79,17 @@ def figure(value: float | None, unit: str) -> str:
     if unit == "bytes":
         return size(value)
     return NONE if value is None else f"{count(value)} {unit}"
+
+
+def given(value: float | str) -> str:
+    """Show an input as it was given, in full: `7 615 616 512`, `0.92`, `bf16`."""
+    if isinstance(value, str):
+        return value
+    return count(value) if float(value).is_integer() else f"{value:.6g}"
+
+
+def result(value: float | None, unit: str) -> str:
+    """Show a result of a calculation in its unit: `448 MiB`, `67 %`, `10 950 USD/month`."""
+    if unit == "USD/month" and value is not None:
+        return f"{count(round(value))} {unit}"
+    return figure(value, unit)

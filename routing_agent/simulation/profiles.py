@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from routing_agent.simulation import hardware
+from routing_agent import hardware
 
 _MAY_BE_ZERO = frozenset(
     ("decode_step_s", "decode_step_per_sequence_s", "adapter_copy_s", "adapter_read_s")
@@ -82,7 +82,7 @@ A100_QWEN_7B = Profile(
     prefill_tokens_per_s=4300.0,
     decode_step_s=0.012,
     decode_step_per_sequence_s=0.000025,
-    max_running_sequences=256,
+    max_running_sequences=hardware.MAX_RUNNING_SEQUENCES,
     kv_blocks=61_000,
     block_tokens=16,
     step_token_budget=512,  # the chunk of Sarathi-Serve: bounds the stall that a prefill causes

@@ -73,8 +73,8 @@ def test_kv_cache_and_weights_of_known_models():
 
 
 def test_replicas_for_a_peak_with_a_buffer():
-    assert capacity.replicas_needed(peak_rate=200, rate_per_replica=50, buffer_ratio=0.3) == 6
-    assert capacity.replicas_needed(peak_rate=200, rate_per_replica=50, buffer_ratio=0.25) == 5
+    assert capacity.replicas_needed(peak=200, per_replica=50, buffer_ratio=0.3) == 6
+    assert capacity.replicas_needed(peak=200, per_replica=50, buffer_ratio=0.25) == 5
 
 
 @pytest.mark.parametrize(

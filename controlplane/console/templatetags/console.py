@@ -75,6 +75,8 @@ for _show in (
     quantities.percent,
     quantities.size,
     quantities.count,
+    quantities.given,
+    quantities.result,
 ):
     register.filter(_show.__name__, _show)
 

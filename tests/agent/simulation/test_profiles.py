@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from routing_agent.simulation import hardware, loading
+from routing_agent import hardware
+from routing_agent.simulation import loading
 from routing_agent.simulation.profiles import A100_QWEN_7B, PROFILES, derived, prefill_only
 
 

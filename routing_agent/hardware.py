@@ -3,6 +3,7 @@
 Figures of a GPU are its data sheet's (dense bf16, no sparsity); those of a model its published
 configuration's. What an engine reaches of them is taken from one pair only, see `BANDWIDTH_SHARE`;
 so speeds of other pairs are derived, not measured, and good for comparing rather than promising.
+The simulation's profiles and the control plane's planner read the same table: this one.
 """
 
 from __future__ import annotations
@@ -83,6 +84,11 @@ MODELS: Final = {
         parameters=8_030_261_248, layers=32, kv_heads=8, head_size=128, context_tokens=131_072,
         source="meta-llama/Llama-3.1-8B-Instruct config.json",
     ),
+    # Before grouped-query attention: every head has keys and values of its own.
+    "llama-2-7b": Model(
+        parameters=6_738_415_616, layers=32, kv_heads=32, head_size=128, context_tokens=4_096,
+        source="meta-llama/Llama-2-7b-chat-hf config.json",
+    ),
 }  # fmt: skip
 
 # The pair that the shares below are taken from runs a decode step in 12 ms and prefills 4,300
@@ -97,6 +103,7 @@ SEQUENCE_S_TIMES_BANDWIDTH: Final = 0.000025 * 2.039e12
 
 MEMORY_SHARE: Final = 0.92  # vLLM's --gpu-memory-utilization, its default
 ACTIVATION_BYTES: Final = 2e9  # what vLLM's profile run finds for such models, rounded
+MAX_RUNNING_SEQUENCES: Final = 256  # vLLM's --max-num-seqs, its default
 
 
 def decode_step_s(gpu: Gpu, model: Model) -> float:

@@ -1,0 +1,25 @@
+"""Amounts in words: three significant digits, binary units. Pure."""
+
+from __future__ import annotations
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def three(value: float) -> str:
+    """Keep three significant digits, without an exponent."""
+    if float(value).is_integer() or abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def size(value: float) -> str:
+    """Show bytes: `41.2 GiB`."""
+    number, unit = float(value), 0
+    while number >= 1024 and unit < len(_BINARY) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{three(number)} {_BINARY[unit]}"
+
+
+def grouped(value: float) -> str:
+    """Show a whole number in groups of three digits: `7 615 616 512`."""
+    return f"{value:,.0f}".replace(",", "\u202f")

@@ -1,0 +1,70 @@
+"""`manage.py plan`: how many replicas, how much memory, how many requests at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+from django.utils import timezone
+
+from controlplane.console import quantities
+from controlplane.domain.errors import ProblemError
+from controlplane.domain.planning_inputs import BY_NAME, FIELDS
+from controlplane.planning import api, selectors
+from controlplane.planning.selectors import Planned
+
+
+class Command(BaseCommand):
+    """Plans capacity from options, a pool's facts and defaults; changes nothing."""
+
+    help = (
+        "Plan capacity: replicas from peak and productivity, memory, concurrency and cost. What is"
+        " left out comes from --pool, the named --model and --gpu, or a default."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Name the options: one for each input of the planner."""
+        parser.add_argument("--pool", help="take what is left out from this pool")
+        parser.add_argument("--json", action="store_true", help="answer as the REST API does")
+        for field in FIELDS:
+            text = ". ".join(t for t in (field.help.rstrip("."), field.unit) if t)
+            parser.add_argument(
+                f"--{field.name.replace('_', '-')}",
+                dest=field.name,
+                type=str if field.kind == "choice" else float,
+                metavar="NAME" if field.kind == "choice" else "N",
+                help=text.replace("%", "%%") or ", ".join(field.choices),
+            )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Plan and print every input with its source and every step with its reason."""
+        entered = {field.name: options[field.name] for field in FIELDS}
+        try:
+            found = selectors.planned(entered=entered, pool=options["pool"], now=timezone.now())
+        except ProblemError as error:
+            raise CommandError(error.message) from error
+        if options["json"]:
+            self.stdout.write(json.dumps(api.plain(found), cls=DjangoJSONEncoder, indent=1))
+            return
+        for line in report(found):
+            self.stdout.write(line)
+
+
+def report(found: Planned) -> list[str]:
+    """Give a plan as lines of text."""
+    lines = ["Inputs"]
+    for name, known in found.plan.inputs.items():
+        unit = f" {BY_NAME[name].unit}" if BY_NAME[name].unit else ""
+        of = f", of {known.at:%Y-%m-%d %H:%M} UTC" if known.at else ""
+        lines.append(
+            f"  {BY_NAME[name].label}: {quantities.given(known.value)}{unit} ({known.source}{of})"
+        )
+    lines += [f"  {BY_NAME[n].label}: not known: {why}" for n, why in found.missing.items()]
+    lines.append("Steps")
+    for step in found.plan.steps:
+        lines.append(f"  {step.title}: {quantities.result(step.value, step.unit)}")
+        lines += [f"    {step.formula} = {step.working}"] if step.working else []
+        lines.append(f"    {'! ' if step.status == 'warning' else ''}{step.reason}")
+    return lines

@@ -1,0 +1,65 @@
+"""The busiest a subject has been, from its roll-ups: hours, and minutes since the last hour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Max, QuerySet
+
+from controlplane.domain import rollups
+from controlplane.telemetry.models import RollUp, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """A peak rate, when it was, and how much of the time looked at is known."""
+
+    requests_per_s: float  # of the busiest five seconds
+    at: datetime  # the beginning of the minute or hour it was in
+    step_s: int
+    covered_s: int  # seconds that somebody reported
+    until: datetime  # the end of the newest roll-up
+
+
+def peak(level: str, subject: str, *, since: datetime) -> Peak | None:
+    """Give the highest rate since a time; None where there is no roll-up, which is not zero."""
+    rows = RollUp.objects.filter(level=level, subject=subject, at__gte=since, covered_s__gt=0)
+    hours = rows.filter(step_s=Step.HOUR)
+    newest = hours.aggregate(newest=Max("at"))["newest"]
+    minutes = rows.filter(step_s=Step.MINUTE)
+    if newest is not None:  # that hour's minutes are in its row
+        minutes = minutes.filter(at__gte=newest + timedelta(seconds=Step.HOUR))
+    return _highest([*_read(hours), *_read(minutes)])
+
+
+def _read(rows: QuerySet[RollUp]) -> list[Peak]:
+    """Decode rows one at a time: those of 90 days have a histogram each."""
+    found = rows.values_list("at", "step_s", "covered_s", "figures").iterator(chunk_size=500)
+    return [
+        Peak(
+            requests_per_s=rollups.unpacked(bytes(figures)).peak_rate,
+            at=at,
+            step_s=step_s,
+            covered_s=covered_s,
+            until=at + timedelta(seconds=step_s),
+        )
+        for at, step_s, covered_s, figures in found
+    ]
+
+
+def _highest(rows: list[Peak]) -> Peak | None:
+    if not rows:
+        return None
+    top = max(rows, key=lambda row: (row.requests_per_s, row.at))
+    # Versions of a pool have rows of their own for the same time: that time counts once.
+    covered: dict[datetime, int] = {}
+    for row in rows:
+        covered[row.at] = max(covered.get(row.at, 0), row.covered_s)
+    return Peak(
+        requests_per_s=top.requests_per_s,
+        at=top.at,
+        step_s=top.step_s,
+        covered_s=sum(covered.values()),
+        until=max(row.until for row in rows),
+    )
