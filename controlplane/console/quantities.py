@@ -81,11 +81,14 @@ def figure(value: float | None, unit: str) -> str:
     return NONE if value is None else f"{count(value)} {unit}"
 
 
-def given(value: float | str) -> str:
-    """Show an input as it was given, in full: `7 615 616 512`, `0.92`, `bf16`."""
+def given(value: float | str, unit: str) -> str:
+    """Show an input as it was given, in full: `7 615 616 512`, `30 %`, `2.5 USD/h`, `bf16`."""
     if isinstance(value, str):
         return value
-    return count(value) if float(value).is_integer() else f"{value:.6g}"
+    if unit == "ratio":
+        return f"{value * 100:.6g} %"
+    number = count(value) if float(value).is_integer() else f"{value:.6g}"
+    return f"{number} {unit}".rstrip()
 
 
 def result(value: float | None, unit: str) -> str:

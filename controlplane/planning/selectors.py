@@ -132,7 +132,7 @@ def _add_peak(facts: PoolFacts, slug: str, now: datetime) -> None:
     hours = found.covered_s / 3600
     facts.known["peak_requests_per_s"] = Known(
         value=round(found.requests_per_s, 3),
-        source=f"busiest 5 s of pool {slug} in the last {PEAK_DAYS} days,"
-        f" of which {hours:,.1f} h are known, by roll-ups",
+        source=f"busiest 5 s of pool {slug} in the last {PEAK_DAYS} days"
+        f" ({hours:,.1f} h of them known), from roll-ups",
         at=found.at,
     )

@@ -28,7 +28,7 @@ def test_the_peak_is_the_busiest_of_90_days_with_its_time_and_how_much_is_known(
     known = facts().known["peak_requests_per_s"]
     assert (known.value, known.at) == (40.0, at)
     assert "busiest 5 s of pool chat in the last 90 days" in known.source
-    assert "2.0 h are known" in known.source
+    assert "(2.0 h of them known)" in known.source
 
 
 def test_minutes_since_the_last_whole_hour_count_too(pool, roll_up):

@@ -56,11 +56,10 @@ def report(found: Planned) -> list[str]:
     """Give a plan as lines of text."""
     lines = ["Inputs"]
     for name, known in found.plan.inputs.items():
-        unit = f" {BY_NAME[name].unit}" if BY_NAME[name].unit else ""
+        field = BY_NAME[name]
         of = f", of {known.at:%Y-%m-%d %H:%M} UTC" if known.at else ""
-        lines.append(
-            f"  {BY_NAME[name].label}: {quantities.given(known.value)}{unit} ({known.source}{of})"
-        )
+        value = quantities.given(known.value, field.unit)
+        lines.append(f"  {field.label}: {value} ({known.source}{of})")
     lines += [f"  {BY_NAME[n].label}: not known: {why}" for n, why in found.missing.items()]
     lines.append("Steps")
     for step in found.plan.steps:
