@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from django.utils import timezone
+from drf_spectacular.helpers import forced_singular_serializer
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, viewsets
 from rest_framework.request import Request
@@ -124,7 +125,9 @@ class PlanViewSet(viewsets.ViewSet):
 
     required_role = "viewer"
 
-    @extend_schema(request=PlanInput, responses=PlanSerializer, extensions={"x-immediate": True})
+    @extend_schema(
+        request=PlanInput, responses={200: PlanSerializer}, extensions={"x-immediate": True}
+    )
     def create(self, request: Request) -> Response:
         """Calculate replicas, memory, concurrency and cost, step by step; nothing is stored."""
         given = PlanInput(data=request.data)
@@ -133,7 +136,7 @@ class PlanViewSet(viewsets.ViewSet):
         pool = entered.pop("pool", None)
         return Response(plain(selectors.planned(entered=entered, pool=pool, now=timezone.now())))
 
-    @extend_schema(responses=PlanKnowledgeSerializer)
+    @extend_schema(responses={200: forced_singular_serializer(PlanKnowledgeSerializer)})
     def list(self, request: Request) -> Response:
         """Give the defaults, models and GPUs that a plan may name, each with its source."""
         shown = {
