@@ -212,7 +212,8 @@ TEXTS: Final[Mapping[str, Text]] = {
         _EDGES,
         "Concurrency limit",
         "requests a replica",
-        "Most requests on one replica at once; empty means the engine's own limit rules.",
+        "Most requests on one replica at once; empty: what its engine says it computes at once"
+        " and a tenth more, or no ceiling if it does not say.",
     ),
     "body_limit_bytes": (_EDGES, "Body limit", "bytes", "Larger requests are answered with 413."),
     "extra_paths": (
