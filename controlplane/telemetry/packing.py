@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ STEP_S = spreading.STEP_S
 SUMMARY_S = 60
 MINUTES = {"minute": SUMMARY_S}
 KINDS = {"pool": STEP_S} | MINUTES
+GROUP = 500  # four words a replica in one call, and Lua unpacks some 8,000
 HISTOGRAMS = {"t": "ttft", "p": "tpot", "e": "e2e", "q": "queue_wait"}
 _REPORT = msgspec.json.Decoder(Report)
 
@@ -54,7 +55,7 @@ def operations(report: Report, now: float, *, keep_s: int) -> str:
             "told": told(report),
             "stretched": [subject_and_stretch(k) for k in add if k.startswith("sb:stretch:")],
             "put": {f"sb:gpu:{report.agent}:{minute}": gpus} if gpus else {},
-            "replicas": [replica_operation(r) for r in report.replicas if r.pool],
+            "replicas": replica_groups(report.replicas),
         },
         allow_nan=False,
     )
@@ -135,11 +136,23 @@ def pool_fields(delta: PoolDelta) -> dict[str, int]:
     return {name: n for name, n in fields.items() if n}
 
 
+def replica_groups(replicas: Iterable[ReplicaReport]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Give what replicas' figures do by pool, at most as many together as one call can carry."""
+    pools: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for replica in replicas:
+        if replica.pool:
+            pools[replica.pool].append(replica_operation(replica))
+    return [
+        (pool, members[first : first + GROUP])
+        for pool, members in pools.items()
+        for first in range(0, len(members), GROUP)
+    ]
+
+
 def replica_operation(replica: ReplicaReport) -> dict[str, Any]:
     """Give what one replica's figures do: gauges replace, counters become differences."""
     gauges = (replica.engine_running, replica.engine_waiting, replica.kv_usage)
     return {
-        "pool": replica.pool,
         "field": f"r/{replica.replica}",
         "gauges": " ".join("-" if g is None else f"{g:g}" for g in gauges),
         "totals": [

@@ -8,7 +8,7 @@ one packed field a replica, near 1 KB for eight replicas; 720 steps make an hour
 Keys: `sb:agent:<id>` newest report · `sb:agents` who reported when · `sb:counters:<id>` the agent's
 counters as last booked · `sb:pool:<slug>:<step>` and `sb:minute:<slug>:<minute>` sums over agents ·
 `sb:stretch:<slug>:<begin>:<end>` sums over an outage, known by `sb:stretches:<slug>` ·
-`sb:gpu:<agent>:<minute>` readings · `sb:preempted:<replica>` an engine's own count, which several
+`sb:gpu:<agent>:<minute>` readings · `sb:preempted:<pool>` engines' own counts, which several
 agents tell · `sb:told:<minute>` which subjects have a minute · `sb:dirty` minutes to roll up, by
 when they last changed. They are derived inside a script: a Redis Cluster will not do.
 """

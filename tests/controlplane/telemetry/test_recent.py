@@ -131,3 +131,36 @@ def test_a_frozen_redis_is_left_alone_for_a_while_then_asked_again(tmp_path: Pat
         assert store.latest_reports() == {}
     finally:
         server.kill()
+
+
+def preempted(store: RecentStore, *told: tuple[str, int | None, float | None]) -> int | None:
+    """Give the preemptions booked of one replica: by agent, the engine's total and its process."""
+    for i, (agent, total, process) in enumerate(told):
+        seen = replica(preemptions_total=total, process_started_at=process)
+        store.book(report(i + 1, agent=agent, replicas=(seen,)), T0 + 0.1 * i)
+    return steps_of(store)[0].replicas["rpl-1"].preemptions
+
+
+def test_an_engine_s_own_counter_told_by_two_agents_counts_once(store):
+    told = [("a", 100, 1.5), ("b", 99, 1.5), ("a", 103, 1.5), ("b", 102, 1.5), ("b", 104, 1.5)]
+    assert preempted(store, *told) == 4
+
+
+def test_a_restarted_engine_counts_from_zero_and_older_views_count_nothing(store):
+    told = [("a", 100, 1.5), ("b", 3, 9.5), ("a", 101, 1.5), ("a", 5, 9.5)]
+    assert preempted(store, *told) == 5
+
+
+def test_without_its_start_time_a_restart_is_seen_by_the_agent_that_told_most(store):
+    told = [("a", 100, None), ("b", 98, None), ("a", 2, None), ("b", 3, None)]
+    assert preempted(store, *told) == 3
+
+
+def test_an_engine_that_counts_no_preemptions_has_none(store):
+    assert preempted(store, ("a", None, None), ("b", None, 1.5)) is None
+
+
+def test_a_pool_of_more_replicas_than_one_call_carries_is_booked_whole(store):
+    many = tuple(replica(replica=f"rpl-{i}", kv_usage=0.5) for i in range(1201))
+    store.book(report(1, replicas=many), T0)
+    assert len(steps_of(store)[0].replicas) == 1201

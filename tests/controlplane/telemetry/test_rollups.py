@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
+from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from controlplane.telemetry.models import MemberRollUp, RollUp, RollUpState, Ste
 from controlplane.telemetry.snapshots import NoData, Window, window
 from controlplane.telemetry.topology import Topology
 from routing_agent import wire
+from tests.controlplane.routing.conftest import at_once
 from tests.controlplane.telemetry.conftest import T0, delta, replica, report
 
 HOUR0 = T0 // 3600 * 3600  # the hour that holds T0
@@ -267,6 +270,32 @@ def test_retention_forgets_minutes_and_hours_each_in_its_time(db):
     assert forgotten == 4
     assert RollUp.objects.filter(step_s=Step.MINUTE).count() == 2
     assert RollUp.objects.filter(step_s=Step.HOUR).count() == 4
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_a_minute_written_by_many_workers_at_once_is_whole():
+    if connection.vendor != "postgresql":
+        pytest.skip("set DATABASE_URL to a PostgreSQL server")
+    at = datetime(2026, 11, 1, tzinfo=UTC)
+    seen = [
+        rolling.Rolled(
+            rows={
+                ("pool", f"p{i % 4}", "v1"): Figures(covered_s=60, requests=i, statuses={"200": i})
+            },
+            replicas={f"rpl-{i}": Figures(covered_s=60, requests=i)},
+        )
+        for i in range(12)
+    ]
+    results = at_once([partial(services.write_minute, at, rolled) for rolled in seen])
+    assert not [r for r in results if isinstance(r, Exception)]
+    assert sum(row.requests for row in RollUp.objects.all()) == 8 + 9 + 10 + 11
+    members = [m for row in MemberRollUp.objects.all() for m in bytes_of(row)]
+    assert sorted(members) == sorted(f"rpl-{i}" for i in range(12))
+
+
+def bytes_of(row: MemberRollUp) -> list[str]:
+    return list(rollups.unpacked_members(bytes(row.members)))
 
 
 def test_hours_without_minutes_are_skipped_not_walked(db):
