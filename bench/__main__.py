@@ -20,6 +20,7 @@ NOT_YET = ("routing", "choose", "control")
 # Programs with options of their own: a module here with `add_arguments` and `main`.
 COMMANDS = {
     "load": ("bench.live.command", "a real trace's arrivals and lengths as live traffic"),
+    "model": ("bench.model.command", "how far the engine model is off a live engine"),
 }
 NEEDED = ("httptools", "uvloop", "msgspec")
 QUICK_SECONDS = 0.3

@@ -16,6 +16,9 @@ from routing_agent.simulation.one_request import Target
 OK = "ok"
 _DATA = b"data:"
 _DONE = b"[DONE]"
+# Servers close idle connections (uvicorn, and so vLLM, after 5 s); a request on one that is being
+# closed would be lost, and no fault of the server.
+IDLE_LIMIT_S = 2.0
 
 
 class _Details(msgspec.Struct):
@@ -127,7 +130,7 @@ class Clients:
         idle = self._idle[target]
         while idle:
             connection = idle.pop()
-            if connection.is_usable:
+            if connection.is_usable and time.monotonic() - connection.used_at < IDLE_LIMIT_S:
                 return connection
             connection.close()
         _, fresh = await asyncio.get_running_loop().create_connection(
@@ -136,6 +139,7 @@ class Clients:
         return fresh
 
     def _give_back(self, target: Target, connection: _Connection) -> None:
+        connection.used_at = time.monotonic()
         if connection.is_usable:
             self._idle[target].append(connection)
         else:
@@ -145,6 +149,7 @@ class Clients:
 class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self.used_at = 0.0
         self._is_lost = False
         self._ended: asyncio.Future[None] | None = None
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import __main__ as bench
-from bench.live import command, table
+from bench.live import client, command, table
 from bench.live.client import Clients
 from bench.live.prompts import PromptWriter, TextSize, words
 from bench.live.records import read_records
@@ -209,6 +209,37 @@ async def test_times_are_ordered_and_tokens_after_the_first_are_averaged(
     assert answer.ttft_s is not None
     assert answer.tpot_s is not None
     assert answer.ttft_s + 8 * answer.tpot_s == pytest.approx(answer.e2e_s)
+
+
+@pytest.mark.parametrize(("idle_limit_s", "expected"), [(0.0, 3), (60.0, 1)])
+async def test_a_connection_that_may_be_closing_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch, idle_limit_s: float, expected: int
+) -> None:
+    event = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    body = chat_body("m", "hi", 2)
+    connections: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        while await reader.readline():
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(len(body))
+            writer.write(head % len(event) + event)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    monkeypatch.setattr(client, "IDLE_LIMIT_S", idle_limit_s)
+    clients = Clients(timeout_s=30)
+    target = Target.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    for _ in range(3):
+        answer = await clients.ask(target, "/v1/chat/completions", {}, body)
+        assert answer.outcome == "ok"
+    clients.close()
+    server.close()
+    await server.wait_closed()
+    await until(lambda: all(writer.is_closing() for writer in connections))
+    assert len(connections) == expected
 
 
 async def test_a_load_that_is_stopped_tells_how_far_it_got(

@@ -1,0 +1,1 @@
+"""`bin/bench model`: how far the engine model is off a live engine."""
