@@ -170,3 +170,10 @@ def test_a_load_that_fails_is_tried_again_by_the_next():
     with pytest.raises(ZeroDivisionError):
         cache.get("k", lambda: 1 / 0)
     assert cache.get("k", lambda: 2) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(15, "15 s"), (60, "1 min"), (600, "10 min"), (10800, "3 h"), (90, "90 s")]
+)
+def test_stretches_of_time_read_without_empty_parts(value, text):
+    assert quantities.span(value) == text

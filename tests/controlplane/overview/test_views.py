@@ -13,6 +13,7 @@ from controlplane.domain.replica_states import State
 from controlplane.overview import views
 from controlplane.routing import selectors
 from controlplane.routing.models import LoopRun, Publication, RoutingEpoch
+from controlplane.telemetry.models import RollUpState
 from tests.controlplane.staff import PASSWORD, signed_in, user
 from tests.factories import make_agent, make_pool, make_replica, make_tenant
 
@@ -170,3 +171,14 @@ def test_every_answer_carries_a_policy_without_unsafe():
     policy = signed_in("viewer").get("/")["Content-Security-Policy"]
     assert "unsafe" not in policy
     assert "script-src 'self'" in policy
+
+
+@pytest.mark.parametrize(
+    ("minutes_ago", "report_age_s", "late"),
+    [(1, 1.0, False), (10, 1.0, True), (10, 90000.0, False)],
+)
+def test_roll_ups_are_late_only_while_agents_report(minutes_ago, report_age_s, late):
+    until = timezone.now() - timedelta(minutes=minutes_ago)
+    RollUpState.objects.create(pk=1, minutes_until=until)
+    assert (views.rolled_up(report_age_s)["late_s"] is not None) == late
+    assert views.rolled_up(None)["late_s"] is None

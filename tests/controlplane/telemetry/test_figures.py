@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -16,7 +17,7 @@ from plotly.offline import get_plotlyjs_version
 from controlplane.console import charts
 from controlplane.telemetry.figures import Mark, Target, encode, figure
 from controlplane.telemetry.payloads import payload
-from controlplane.telemetry.snapshots import NoData, SeriesSet, Window
+from controlplane.telemetry.snapshots import NoData, SeriesSet, Window, window
 
 WINDOW = Window(end_s=1_800_000_000, step_s=5, steps=3, span_s=15)
 VENDOR = Path(charts.__file__).parent / "static/console/vendor"
@@ -102,3 +103,36 @@ def test_no_data_is_a_state_with_its_reason():
 def test_the_vendored_plotly_is_the_one_the_figures_are_checked_against():
     noted = (VENDOR / "VERSIONS.txt").read_text()
     assert f"plotly.js-basic-dist-min {get_plotlyjs_version()} " in noted
+
+
+def test_a_point_between_gaps_is_drawn_as_a_dot():
+    built = figure(data(p95=[None, 0.2, None], p50=[0.1, 0.2, None]), revision="r")
+    lonely, line = built["data"]
+    assert (lonely["mode"], lonely["marker"]["size"]) == ("lines+markers", [0, 5, 0])
+    assert line["mode"] == "lines"
+    go.Figure(built)
+
+
+def test_many_changes_at_once_are_one_mark_that_tells_of_all():
+    whole = window("30d", 1_800_000_000)
+    first = datetime.fromtimestamp(whole.start_s + 100, UTC)
+    marks = [Mark(at=first + timedelta(seconds=i), text=f"epoch {i}") for i in range(5)]
+    marks += [Mark(at=first + timedelta(days=3 * i), text="drain") for i in range(1, 9)]
+    built = figure(replace(data(), window=whole, series={}), revision="r", marks=marks)
+    assert len(built["layout"]["shapes"]) == 9
+    assert built["data"][-1]["text"][0] == "epoch 0; epoch 1; epoch 2; and 2 more"
+
+
+@pytest.mark.parametrize("name", ["5m", "1h", "30d"])
+def test_times_read_as_the_window_needs(name):
+    axis = figure(replace(data(), window=window(name, 1_800_000_000)), revision="r")["layout"]
+    assert ("%S" in axis["xaxis"]["hoverformat"]) == (name == "5m")
+    assert ("%b" in axis["xaxis"]["tickformat"]) == (name == "30d")
+
+
+def test_a_chart_whose_end_is_missing_says_when_its_newest_figure_is_from():
+    ten = Window(end_s=1_800_000_000, step_s=60, steps=10, span_s=60, base_s=60)
+    told = replace(data(), window=ten, series={"p95": [0.1] * 5 + [None] * 5})
+    built = payload("TTFT", told, revision="r")
+    assert built["source"].endswith("each point covers 1 min; nothing newer than 07:55:00 UTC")
+    assert built["as_of"] == ten.end_s - 300

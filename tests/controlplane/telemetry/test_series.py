@@ -20,7 +20,7 @@ from controlplane.telemetry.snapshots import (
 )
 from routing_agent.wire import LATENCY_BOUNDS_S, latency_bucket
 from tests.controlplane.telemetry.conftest import drawn as drawn_over
-from tests.controlplane.telemetry.conftest import replica, report
+from tests.controlplane.telemetry.conftest import drawn_of, replica, report
 
 WINDOW = Window(end_s=100, step_s=5, steps=2, span_s=10)
 
@@ -83,6 +83,12 @@ def test_kv_usage_of_a_pool_is_maximum_and_mean_never_a_sum():
     found = drawn("kv", [step(replicas=both)] * 2)
     assert found.series["max"][-1] == 0.9
     assert found.series["mean"][-1] == pytest.approx(0.7)
+
+
+def test_a_replica_nobody_reports_is_a_gap():
+    steps = [step(replicas={"a": ReplicaStep(requests=5)}), None, step(replicas={})]
+    narrow = Window(end_s=100, step_s=5, steps=3, span_s=5)
+    assert drawn_of("a", "failures", steps, narrow).series["requests"] == [1.0, None, None]
 
 
 def test_engines_that_tell_nothing_of_themselves_leave_gaps_not_zeros():
