@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from routing_agent.core.fleet import PoolState
-from routing_agent.core.replica import EngineFigures
+from routing_agent.core.replica import EngineFigures, Replica
 from routing_agent.simulation.flights import Flight
+from routing_agent.simulation.sequences import Prefill
 from routing_agent.simulation.virtual import VirtualEngines
 
 KnowledgeName = Literal["oracle", "agent"]
@@ -47,13 +48,12 @@ class Truth:
             matching += 1
         return matching * scheduler.profile.block_tokens
 
-    def backlog(self, engine: int, now: float) -> tuple[int, int]:
+    def backlog(self, engine: int) -> tuple[int, Prefill]:
         """Give the requests inside an engine, and the prompt tokens it has yet to compute."""
-        if self._engines.is_idle(engine):
-            return 0, 0
         scheduler = self._engines.schedulers[engine]
-        tokens = self._queued_tokens[engine] + round(scheduler.prefill_left(now))
-        return scheduler.running + scheduler.waiting, tokens
+        batch = scheduler.prefill()
+        queued = self._queued_tokens[engine]
+        return scheduler.running + scheduler.waiting, batch._replace(left=batch.left + queued)
 
     def submitted(self, engine: int, flight: Flight) -> None:
         """Note that an engine was given a request."""
@@ -108,7 +108,7 @@ class Oracle:
         self._replicas = pool.replicas
         self._truth = truth
         self._seen = [-1] * len(pool.replicas)
-        self._under_way: set[int] = set()
+        self._under_way: dict[int, tuple[Replica, Prefill]] = {}
 
     def next_look(self) -> float:
         """It needs no looks: it knows."""
@@ -119,20 +119,21 @@ class Oracle:
 
     def before_choice(self, now: float) -> None:
         """Read every engine that may have changed."""
-        seen = self._seen
         for number, version in enumerate(self._truth.versions):
-            if version != seen[number]:
-                seen[number] = version
-                self._under_way.add(number)
-        done = [number for number in self._under_way if not self._read(number, now)]
-        self._under_way.difference_update(done)
+            if version != self._seen[number]:
+                self._seen[number] = version
+                self._read(number)
+        for replica, prefill in self._under_way.values():
+            replica.inflight_tokens = round(prefill.at(now))
 
-    def _read(self, number: int, now: float) -> int:
-        """Read one engine; give the prompt tokens it has yet to compute."""
+    def _read(self, number: int) -> None:
         replica = self._replicas[number]
-        replica.inflight_requests, tokens = self._truth.backlog(number, now)
-        replica.inflight_tokens = tokens
-        return tokens
+        replica.inflight_requests, prefill = self._truth.backlog(number)
+        replica.inflight_tokens = prefill.left
+        if prefill.left:
+            self._under_way[number] = replica, prefill
+        else:
+            self._under_way.pop(number, None)
 
     def placed(self, flight: Flight, now: float) -> None:
         """The engine tells, at the next choice."""

@@ -24,6 +24,7 @@ from routing_agent.wire import PolicyName, PoolSettings
 
 PLAIN: Final = "prefill-only"
 DEFAULT_CACHE_BLOCKS: Final = 2000
+DEFAULT_BLOCK_TOKENS: Final = 512
 RECORDED: Final = "recorded"
 
 
@@ -45,11 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         choices=(PLAIN, *sorted(PROFILES)),
         default=PLAIN,
-        help=f"{PLAIN} (default): prompts one after the other, answers cost nothing; or an engine",
+        metavar="NAME",
+        help=f"{PLAIN} (default): prompts one after the other, answers cost nothing; or an engine: "
+        + ", ".join(sorted(PROFILES)),
     )
     parser.add_argument("--prefill-rate", type=_positive, help="prompt tokens/s of a replica")
     parser.add_argument("--cache-blocks", type=_from(1), help="KV blocks of a replica")
-    parser.add_argument("--block-tokens", type=_from(1), default=512, help="default 512")
+    parser.add_argument(
+        "--block-tokens",
+        type=_from(1),
+        help=f"default {DEFAULT_BLOCK_TOKENS}; an engine's own where no prompt shares anything",
+    )
     parser.add_argument(
         "--utilisation",
         type=_utilisation,
@@ -69,10 +76,10 @@ def main(args: argparse.Namespace) -> int:
     """Replay and print; 2 if the trace or an option makes no sense."""
     try:
         policies = _policies(args.policy)
-        profile = profile_of(args)
-        plan = _plan(args, profile)
         trace = read_trace(args.trace, format=args.format, seed=args.seed, limit=args.limit)
-        trace = trace.with_block_tokens(args.block_tokens)
+        profile = profile_of(args, is_sharing=trace.block_tokens is not None)
+        trace = trace.with_block_tokens(profile.block_tokens)
+        plan = _plan(args, profile)
         if args.html is not None:
             replay_page.need_plotly()
     except (TraceError, ValueError, replay_page.PlotlyMissing) as problem:
@@ -96,20 +103,28 @@ class Run:
     cpu_s: float
 
 
-def profile_of(args: argparse.Namespace) -> Profile:
-    """Give the engine that the options describe; raises `ValueError` if there can be none."""
+def profile_of(args: argparse.Namespace, *, is_sharing: bool) -> Profile:
+    """Give the engine that the options describe; raises `ValueError` if there can be none.
+
+    An engine's own blocks of 16 tokens are a long list where prompts share prefixes, and nearly
+    free where nothing is known of that.
+    """
     if args.profile == PLAIN:
-        rate = args.prefill_rate or PROFILES[DEFAULT_PROFILE].prefill_tokens_per_s
-        blocks = args.cache_blocks or DEFAULT_CACHE_BLOCKS
-        return prefill_only(rate, kv_blocks=blocks, block_tokens=args.block_tokens)
+        return prefill_only(
+            args.prefill_rate or PROFILES[DEFAULT_PROFILE].prefill_tokens_per_s,
+            kv_blocks=args.cache_blocks or DEFAULT_CACHE_BLOCKS,
+            block_tokens=args.block_tokens or DEFAULT_BLOCK_TOKENS,
+        )
     profile = PROFILES[args.profile]
-    blocks = args.cache_blocks or profile.kv_capacity_tokens // args.block_tokens
+    usual = DEFAULT_BLOCK_TOKENS if is_sharing else profile.block_tokens
+    block_tokens = args.block_tokens or usual
+    kv_blocks = args.cache_blocks or profile.kv_capacity_tokens // block_tokens
     return replace(
         profile,
         prefill_tokens_per_s=args.prefill_rate or profile.prefill_tokens_per_s,
-        kv_blocks=blocks,
-        block_tokens=args.block_tokens,
-        context_tokens=blocks * args.block_tokens,  # a replay knows no limit but the KV cache
+        kv_blocks=kv_blocks,
+        block_tokens=block_tokens,
+        context_tokens=kv_blocks * block_tokens,  # a replay knows no limit but the KV cache
     )
 
 

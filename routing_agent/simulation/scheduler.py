@@ -20,7 +20,7 @@ from routing_agent.simulation import runs
 from routing_agent.simulation.adapters import AdapterSlots
 from routing_agent.simulation.memory import Memory
 from routing_agent.simulation.profiles import Profile
-from routing_agent.simulation.sequences import Counters, Event, Request, Sequence
+from routing_agent.simulation.sequences import Counters, Event, Prefill, Request, Sequence
 
 # A step that ends late (a busy machine) is made up for, unless the process stood still this long:
 # a frozen engine computes nothing.
@@ -53,7 +53,6 @@ class Scheduler:
         self._step_s = 0.0
         self._steps = 0
         self._due: float | None = None
-        self._prefill: tuple[int, int] | None = None  # see `prefill_left`; None: look again
         self._may_join = True  # whether one that comes now could be in the next step
         self._deferred = 0
         self._blocked: Sequence | None = None  # the one in front, if there is no room for it
@@ -93,19 +92,12 @@ class Scheduler:
         """Tell how many prompt tokens of a live request came from the prefix cache."""
         return self._by_id[request_id].cached_tokens
 
-    def prefill_left(self, now: float) -> float:
-        """Tell how many prompt tokens of the batch are still to be computed at `now`."""
-        if self._prefill is None:
-            prefilling = [s for s in self._running if s.left > 1 or not s.generated]
-            here = {id(s) for s in prefilling}
-            planned = sum(tokens for s, tokens in self._plan if id(s) in here)
-            self._prefill = sum(s.left for s in prefilling), planned
-        left, planned = self._prefill
-        if not left or not self._step_s:
-            return float(left)
-        return max(
-            0.0, left - planned * min(max(0.0, now - self._began) / self._step_s, self._steps)
-        )
+    def prefill(self) -> Prefill:
+        """Tell how many prompt tokens the batch has left, until the next thing happens."""
+        prefilling = {id(s): s.left for s in self._running if s.left > 1 or not s.generated}
+        planned = sum(tokens for s, tokens in self._plan if id(s) in prefilling)
+        per_s = planned / self._step_s if self._step_s else 0.0
+        return Prefill(sum(prefilling.values()), per_s, self._began)
 
     def submit(self, request: Request, now: float) -> float | None:
         """Queue a request; it starts at the next step that has room. Refuses what can never fit.
@@ -141,7 +133,6 @@ class Scheduler:
         else:
             self._waiting.remove(sequence)
         self._plan = [(s, n) for s, n in self._plan if s is not sequence]
-        self._prefill = None
         return True
 
     def step(self, now: float) -> tuple[list[Event], float | None]:
@@ -175,7 +166,7 @@ class Scheduler:
         self._plan = []
         self.pool.forget()
         self.adapters.clear_gpu()
-        self._asleep, self._due, self._steps, self._prefill = True, None, 0, None
+        self._asleep, self._due, self._steps = True, None, 0
 
     def load(self, now: float, takes_s: float) -> float | None:
         """Load the weights, at the start or after sleep; give when to call `step` next."""
@@ -193,7 +184,6 @@ class Scheduler:
         self._due = until
 
     def _begin_run(self, start: float, events: list[Event]) -> None:
-        self._prefill = None
         budget = self._plan_running(start, events)
         loading_s = self._admit(budget, start, events)
         self._began, self._steps = start, 0
@@ -314,7 +304,6 @@ class Scheduler:
 
     def _commit(self, steps: int) -> list[Sequence]:
         """Let the run's next `steps` steps take effect; give the sequences that caught up."""
-        self._prefill = None
         if self._plan:
             self.counters.steps += steps
         self.counters.busy_s += steps * self._step_s

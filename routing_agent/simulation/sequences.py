@@ -32,6 +32,18 @@ class Event(NamedTuple):
     at: float
 
 
+class Prefill(NamedTuple):
+    """Prompt tokens that an engine has yet to compute: a straight line until something happens."""
+
+    left: int  # at `since`
+    per_s: float
+    since: float
+
+    def at(self, now: float) -> float:
+        """Give what is left at a moment."""
+        return max(0.0, self.left - self.per_s * (now - self.since))
+
+
 @dataclass(slots=True)
 class Counters:
     """Totals since the start, for the metrics page."""

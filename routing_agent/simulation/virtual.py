@@ -37,10 +37,6 @@ class VirtualEngines:
         if until > self.now and until != float("inf"):
             self.now = until
 
-    def is_idle(self, engine: int) -> bool:
-        """Say whether an engine has nothing to do."""
-        return self._due[engine] is None
-
     def _step(self, engine: int, due: float) -> None:
         self._due[engine] = None
         events, following = self.schedulers[engine].step(due)

@@ -203,8 +203,7 @@ def test_an_oracle_that_looks_only_where_something_happened_misses_nothing():
         replay._advance(request.at_s)
         replay._agents[0].knowledge.before_choice(request.at_s)
         for replica, scheduler in zip(pool.replicas, replay._engines.schedulers, strict=True):
-            scheduler._prefill = None  # what it worked out before does not count
-            left = scheduler.prefill_left(request.at_s)
+            left = scheduler.prefill().at(request.at_s)
             left += sum(s.left for s in scheduler._waiting)
             assert replica.inflight_tokens == pytest.approx(left, abs=1)
             assert replica.inflight_requests == scheduler.running + scheduler.waiting
