@@ -112,8 +112,10 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
                 return
             verifier = gate.verifier = gate.verifier or life.trust(identity)
             reporter = life.reporter(identity, verifier, proxy)
+            proxy.wait_for_lease = life.leases.wait
             loops = parts.watchers(life.on_page) | {
                 "reporter": reporter.run(),
+                "leases": life.leases.run(),
                 "gpus": life.watch_gpus(),
             }
             await run_until_drained(loops, proxy, parts.config.drain_limit_s, stop)

@@ -19,6 +19,7 @@ from routing_agent.config import Managed
 from routing_agent.control.clock import ControlClock
 from routing_agent.control.files import private_folder
 from routing_agent.control.identity import Identity, IdentityFile, Registrar
+from routing_agent.control.leases import LeaseCalls
 from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.record_spool import RecordSpool
@@ -69,6 +70,7 @@ class ManagedLife:
     _gpus: GpuReader = field(init=False)
     _node: NodeFacts = field(init=False)
     _reporter: Reporter | None = None
+    _leases: LeaseCalls | None = None
     _lock: int = field(init=False)
 
     def __enter__(self) -> ManagedLife:
@@ -153,8 +155,20 @@ class ManagedLife:
             traffic=traffic,
             records=self._records,
         )
-        self._reporter = Reporter(link, sources, self.parts.chance)
-        return self._reporter
+        reporter = self._reporter = Reporter(link, sources, self.parts.chance)
+        self._leases = LeaseCalls(
+            link,
+            self.parts.fleet,
+            start=ReportNumbers(self.role.state_dir / "starts.json").next(),
+            reported_at=lambda: reporter.last_success_at,
+        )
+        return reporter
+
+    @property
+    def leases(self) -> LeaseCalls:
+        """The lease calls of this life; made with the reporter."""
+        assert self._leases is not None  # noqa: S101 - asked for too early
+        return self._leases
 
     def note_finished(self, request: FinishedRequest) -> None:
         """Take down what a finished request used."""
@@ -170,6 +184,8 @@ class ManagedLife:
             return
         try:
             async with asyncio.timeout(GOODBYE_LIMIT_S):
+                if self._leases is not None:
+                    await self._leases.give_all_back()
                 await self._reporter.report()
         except TimeoutError:
             log.warning("last_report_not_sent", why="the control plane did not answer")
@@ -191,11 +207,32 @@ class ManagedLife:
             "control_clock": {"now": self.clock.now(), "source": self.clock.source},
             "last_report_age_s": None if last is None else time.monotonic() - last,
             "last_report_error": reporter.last_error if reporter else "",
+            "lease_calls": self._leases.calls if self._leases else 0,
+            "last_lease_error": self._leases.last_error if self._leases else "",
+            "limits": self._limits(),
             "usage_pending": self._spool.pending,
             "usage_dropped": self._spool.dropped,
             "records_pending": self._records.pending,
             "records_dropped": self._records.dropped,
         }
+
+    def _limits(self) -> list[dict[str, object]]:
+        """Give what is in hand of each limit that holds over several agents."""
+        now = time.monotonic()
+        return [
+            {
+                "tenant": name,
+                "running": gate.running,
+                "slots": gate.share.slots,
+                "requests": gate.share.requests,
+                "tokens": gate.share.tokens,
+                "lease_ends_in_s": max(gate.share.until - now, 0.0),
+                "left_alone": gate.share.is_left_alone(gate.limits, now),
+                "reason": gate.share.reason,
+            }
+            for name, gate in self.parts.fleet.gates.items()
+            if gate.share is not None
+        ]
 
     def _read_gpus(self) -> None:
         readings = self._gpus.read()

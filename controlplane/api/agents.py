@@ -1,4 +1,4 @@
-"""What only agents call: register, report, and the pull of a table. Plain views, msgspec messages.
+"""What only agents call: register, report, lease, pull a table. Plain views, msgspec messages.
 
 Every answer is JSON; errors have the shape of the whole API. The one-time token, the agent's token
 and our signature are the only ways to prove anything here: no session, no cookie, no CSRF.
@@ -17,6 +17,7 @@ from django.views.decorators.csrf import csrf_exempt
 from controlplane.api import errors
 from controlplane.domain.errors import Invalid, ProblemError, Unauthorized
 from controlplane.routing import services, signing
+from controlplane.tenants import services as tenants
 from controlplane.usage import services as usage
 from routing_agent import wire
 
@@ -91,6 +92,19 @@ def report(request: HttpRequest) -> HttpResponse:
     return _json(msgspec.structs.replace(reply, records_acknowledged=records_acknowledged))
 
 
+@_endpoint("POST")
+def leases(request: HttpRequest) -> HttpResponse:
+    """Share out limits that hold over several agents. Requests wait for this: nothing but it."""
+    agent = services.authenticate(_token(request))
+    asked = _message(request, wire.LeaseRequest)
+    if asked.agent != agent.public_id:
+        raise Unauthorized(
+            f"The token belongs to agent {agent.public_id}, the call to {asked.agent!r}.",
+            code="wrong_agent",
+        )
+    return _json(tenants.lease_limits(agent=agent.public_id, request=asked))
+
+
 @_endpoint("GET")
 def table(request: HttpRequest) -> HttpResponse:
     """Give the newest table, signed like a push."""
@@ -103,5 +117,6 @@ def table(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("register", register, name="agent-register"),
     path("report", report, name="agent-report"),
+    path("leases", leases, name="agent-leases"),
     path("table", table, name="agent-table"),
 ]

@@ -15,6 +15,7 @@ from controlplane.planning.api import PlanViewSet
 from controlplane.routing.api import RoutingTableViewSet
 from controlplane.routing.api_explain import ExplainViewSet
 from controlplane.tenants.api import ApiKeyViewSet, TenantViewSet
+from controlplane.tenants.api_quotas import QuotaViewSet
 from controlplane.tenants.api_staff import MembershipViewSet, StaffTokenViewSet
 from controlplane.usage.api import RequestViewSet
 
@@ -29,6 +30,7 @@ for prefix, viewset, basename in (
     ("models", ModelViewSet, "model"),
     ("model-versions", ModelVersionViewSet, "model-version"),
     ("tenants", TenantViewSet, "tenant"),
+    ("quotas", QuotaViewSet, "quota"),
     ("api-keys", ApiKeyViewSet, "api-key"),
     ("staff-tokens", StaffTokenViewSet, "staff-token"),
     ("memberships", MembershipViewSet, "membership"),

@@ -78,6 +78,10 @@ class TenantRow:
     priority: int = 5
     models: Any = ()  # JSON as stored: checked when compiled
     suspended: bool = False
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    when_unreachable: str = "open"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +329,22 @@ def _tenant(row: TenantRow) -> wire.Tenant:
         priority=row.priority,
         models=_names(row.models),
         suspended=row.suspended,
+        limits=tenant_limits(row),
+    )
+
+
+def tenant_limits(row: TenantRow) -> wire.TenantLimits:
+    """Give a tenant's limits over all agents; without one, agents need no lease for it."""
+    amounts = (row.requests_per_minute, row.tokens_per_minute, row.concurrency)
+    return msgspec.convert(
+        {
+            "requests_per_minute": row.requests_per_minute,
+            "tokens_per_minute": row.tokens_per_minute,
+            "concurrency": row.concurrency,
+            "leased": any(amount is not None for amount in amounts),
+            "when_unreachable": row.when_unreachable,
+        },
+        wire.TenantLimits,
     )
 
 

@@ -23,12 +23,12 @@ from controlplane.domain.tables import (
     PoolRow,
     ReplicaRow,
     SplitRow,
-    TenantRow,
 )
 from controlplane.fleet.models import Agent, Pool, Replica, TrafficSplit
 from controlplane.routing.models import Publication, RoutingEpoch
 from controlplane.telemetry.figures import Mark
 from controlplane.tenants.models import ApiKey, Tenant
+from controlplane.tenants.selectors import tenant_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +162,7 @@ def fleet_snapshot() -> FleetSnapshot:
                 "model__name", "pool__slug", "weight"
             )
         ),
-        tenants=tuple(
-            TenantRow(slug=slug, priority=priority, models=models, suspended=suspended)
-            for slug, priority, models, suspended in Tenant.objects.values_list(
-                "slug", "priority", "allowed_models", "suspended"
-            )
-        ),
+        tenants=tuple(tenant_row(tenant) for tenant in Tenant.objects.all()),
         keys=tuple(_key_row(key) for key in _keys()),
     )
 

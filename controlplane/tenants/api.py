@@ -21,7 +21,9 @@ from controlplane.rest.serializers import (
 )
 from controlplane.rest.views import ReadMixin, ServiceViewSet
 from controlplane.tenants import selectors, services
-from controlplane.tenants.models import ApiKey, Tenant
+from controlplane.tenants.models import ApiKey, Tenant, WhenUnreachable
+
+LARGEST_LIMIT = 2_147_483_647
 
 
 class TenantSerializer(ReadOnlySerializer):
@@ -38,11 +40,25 @@ class TenantSerializer(ReadOnlySerializer):
             "priority",
             "allowed_models",
             "suspended",
+            "requests_per_minute",
+            "tokens_per_minute",
+            "concurrency",
+            "limits_when_unreachable",
             "live_keys",
             "created_at",
             "updated_at",
             "version",
         ]
+
+
+def _limit(meaning: str) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST_LIMIT,
+        allow_null=True,
+        required=False,
+        help_text=f"{meaning} Null: no limit; 0: nothing.",
+    )
 
 
 class TenantChange(VersionedInput):
@@ -56,6 +72,15 @@ class TenantChange(VersionedInput):
         child=serializers.CharField(max_length=200), required=False, help_text="Empty: all."
     )
     suspended = serializers.BooleanField(required=False)
+    requests_per_minute = _limit("Requests a minute over all agents together.")
+    tokens_per_minute = _limit("Tokens a minute, in and out, over all agents together.")
+    concurrency = _limit("Requests at the same time over all agents together.")
+    limits_when_unreachable = serializers.ChoiceField(
+        WhenUnreachable.choices,
+        required=False,
+        help_text="What holds when no control plane answers and a lease has run out: each agent "
+        "goes by the whole limit alone (open), or refuses (closed).",
+    )
 
 
 class TenantInput(TenantChange):

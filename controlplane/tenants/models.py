@@ -40,6 +40,13 @@ class StaffToken(models.Model):
     last_used_at = models.DateTimeField(null=True, blank=True)
 
 
+class WhenUnreachable(models.TextChoices):
+    """What an agent does with a tenant's limits when nobody can share them out."""
+
+    OPEN = "open", "each agent goes by the whole limit alone"
+    CLOSED = "closed", "each agent refuses"
+
+
 class Tenant(models.Model):
     """A customer or team that calls models."""
 
@@ -50,12 +57,27 @@ class Tenant(models.Model):
     # Names of models this tenant may call; empty = all.
     allowed_models = models.JSONField(default=list, blank=True)
     suspended = models.BooleanField(default=False)
+    # Over all agents together; null = unlimited, 0 = nothing.
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    concurrency = models.PositiveIntegerField(null=True, blank=True)
+    limits_when_unreachable = models.CharField(
+        max_length=6, choices=WhenUnreachable.choices, default=WhenUnreachable.OPEN
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
     version = models.PositiveIntegerField(default=1)  # optimistic locking
 
     class Meta:
         ordering = ["slug"]
+
+
+class LimitLedger(models.Model):
+    """Who holds what of a tenant's limits: one row, so that one agent is answered at a time."""
+
+    tenant = models.OneToOneField(Tenant, on_delete=models.CASCADE, primary_key=True)
+    state = models.JSONField(default=dict)  # domain.quotas.Ledger
+    changed_at = models.DateTimeField(auto_now=True)
 
 
 class ApiKey(models.Model):

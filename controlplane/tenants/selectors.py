@@ -5,13 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from django.contrib.auth import get_user_model
 from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
+from controlplane.domain import quotas
 from controlplane.domain.errors import NotFound
+from controlplane.domain.quotas import Ledger, LimitUse
+from controlplane.domain.tables import TenantRow, tenant_limits
 from controlplane.tenants import keys
-from controlplane.tenants.models import ApiKey, Role, StaffProfile, StaffToken, Tenant
+from controlplane.tenants.models import ApiKey, LimitLedger, Role, StaffProfile, StaffToken, Tenant
 
 _RANK = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 
@@ -60,6 +64,32 @@ def api_keys(*, tenant: str | None = None, live_only: bool = False) -> QuerySet[
     if tenant is not None:
         found = found.filter(tenant__slug=tenant)
     return found.filter(_live(timezone.now())) if live_only else found
+
+
+def tenant_row(tenant: Tenant) -> TenantRow:
+    """Give a tenant as the compiler of tables reads it."""
+    return TenantRow(
+        slug=tenant.slug,
+        priority=tenant.priority,
+        models=tenant.allowed_models,
+        suspended=tenant.suspended,
+        requests_per_minute=tenant.requests_per_minute,
+        tokens_per_minute=tenant.tokens_per_minute,
+        concurrency=tenant.concurrency,
+        when_unreachable=tenant.limits_when_unreachable,
+    )
+
+
+def ledger(row: LimitLedger) -> Ledger:
+    """Read who holds what of a tenant's limits."""
+    return msgspec.convert(row.state, Ledger)
+
+
+def limit_use(tenant: Tenant, *, now: float) -> LimitUse:
+    """Give what agents hold and what is left of a tenant's limits, as of now (Unix seconds)."""
+    row = getattr(tenant, "limitledger", None)
+    limits = tenant_limits(tenant_row(tenant))
+    return quotas.use(ledger(row) if row else Ledger(), limits, now)
 
 
 def staff() -> QuerySet[StaffProfile]:

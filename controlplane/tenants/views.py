@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
@@ -20,6 +21,7 @@ from controlplane.tenants import selectors, services
 from controlplane.tenants.filters import TenantFilter
 from controlplane.tenants.forms import IssueKeyForm
 from controlplane.tenants.models import ApiKey
+from routing_agent.wire import LEASE_S
 
 TENANT_CHARTS = {"requests": "Requests by outcome", "tenant-tokens": "Tokens"}
 
@@ -63,6 +65,8 @@ class TenantPage(Page):
             "api_path": f"/api/v1/tenants/{tenant.slug}/",
             "tenant": tenant,
             "keys": keys,
+            "use": selectors.limit_use(tenant, now=time.time()),
+            "lease_s": LEASE_S,
             "charts": tenant_charts(tenant.slug, preferences.read(self.request).window),
             "page_has_window": True,
         }

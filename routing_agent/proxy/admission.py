@@ -10,7 +10,7 @@ import msgspec
 
 from routing_agent.core import load
 from routing_agent.core.fleet import Fleet, PoolState
-from routing_agent.core.limits import TenantGate
+from routing_agent.core.limits import Admission
 from routing_agent.core.paths import FORWARDED
 from routing_agent.core.table import LOCAL_TENANT, KeyOwner, Model, Table, session_hash
 from routing_agent.proxy.errors import ErrorAnswer
@@ -105,13 +105,10 @@ def session_of(
     return session_hash(seed, name, "found", request.fingerprint)
 
 
-def admit(gate: TenantGate, caller: KeyOwner, tokens: int, now: float) -> None:
-    """Take a request's share of its tenant's limits; raises `RequestRefused`."""
-    admission = gate.admit(tokens, now)
-    if admission.admitted:
-        return
+def quota_refusal(caller: KeyOwner, admission: Admission) -> RequestRefused:
+    """Give the refusal of a request that its tenant's limits do not let in."""
     message = f"Tenant '{caller.tenant.name}': {admission.reason}. Try again later."
-    raise RequestRefused(
+    return RequestRefused(
         ErrorAnswer(
             "rate_limit_exceeded",
             message,

@@ -34,13 +34,15 @@ class Exchange(RetriedRequest):
         """Judge the request and send it on its way, or answer with what is wrong with it."""
         now = self.incoming.received_at
         try:
-            self._admit(now)
+            if not self._admit(now):
+                return  # it waits for its tenant's share
         except RequestRefused as refusal:
             self._answer_error(refusal.answer)
             return
         self._dispatch(now)
 
-    def _admit(self, now: float) -> None:
+    def _admit(self, now: float) -> bool:
+        """Judge the request; false if it waits for one lease call. Raises `RequestRefused`."""
         fleet = self.proxy.fleet
         table = fleet.table
         if table is None:
@@ -50,9 +52,37 @@ class Exchange(RetriedRequest):
         session_header = self.incoming.headers.get(b"x-session-id")
         destination = admission.find_destination(fleet, table, self.caller, request, session_header)
         admission.check_pool(destination.pool, path, len(self._body))
-        admission.admit(
-            fleet.gate(self.caller.tenant, now), self.caller, destination.charge_tokens, now
-        )
+        admitted = fleet.gate(self.caller.tenant, now).admit(destination.charge_tokens, now)
+        if not admitted.admitted:
+            desk = self.proxy.wait_for_lease
+            if not admitted.may_lease or desk is None:
+                raise admission.quota_refusal(self.caller, admitted)
+            desk(
+                self.caller.tenant.name,
+                destination.charge_tokens,
+                lambda: self._lease_over(destination),
+            )
+            return False
+        self._accept(destination, now)
+        return True
+
+    def _lease_over(self, destination: admission.Destination) -> None:
+        """Go on with what the lease call brought, or refuse: there is no second one."""
+        if self._is_finished:
+            return
+        now = monotonic()
+        gate = self.proxy.fleet.gate(self.caller.tenant, now)
+        admitted = gate.admit(destination.charge_tokens, now)
+        if not admitted.admitted:
+            self._answer_error(admission.quota_refusal(self.caller, admitted).answer)
+            return
+        self._accept(destination, now)
+        self._dispatch(now)
+
+    def _accept(self, destination: admission.Destination, now: float) -> None:
+        """Note where an admitted request is to go, and its limits."""
+        request, path = self.request, self.incoming.path
+        assert request is not None  # noqa: S101 - set by _admit
         self.destination = destination
         self._pool = destination.pool
         self._route_request = RouteRequest(destination.charge_tokens, destination.session)

@@ -70,6 +70,8 @@ class Proxy:
         self.wall = self.unix_clock()
         self.on_record: Callable[[RequestRecord], None] | None = None  # gets the lives to keep
         self.keep_below = DEFAULT_THRESHOLD  # of the hash of a request's id: see `core.sampling`
+        # Lets a request wait for a lease call: tenant, tokens, what to do when it is over.
+        self.wait_for_lease: Callable[[str, int, Callable[[], None]], None] | None = None
         self.loop: asyncio.AbstractEventLoop
         self._exchanges: set[RetriedRequest] = set()
         self._links: dict[Replica, EngineLink] = {}

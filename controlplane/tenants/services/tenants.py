@@ -21,6 +21,10 @@ class TenantFields(TypedDict, total=False):
     priority: int  # 0 is served first, 9 last
     allowed_models: list[str]  # empty = all
     suspended: bool
+    requests_per_minute: int | None  # over all agents together; None = unlimited
+    tokens_per_minute: int | None
+    concurrency: int | None
+    limits_when_unreachable: str  # open or closed
 
 
 @transaction.atomic
@@ -90,6 +94,10 @@ def _facts(tenant: Tenant) -> TenantFields:
         "priority": tenant.priority,
         "allowed_models": tenant.allowed_models,
         "suspended": tenant.suspended,
+        "requests_per_minute": tenant.requests_per_minute,
+        "tokens_per_minute": tenant.tokens_per_minute,
+        "concurrency": tenant.concurrency,
+        "limits_when_unreachable": tenant.limits_when_unreachable,
     }
 
 
