@@ -5,6 +5,7 @@ It keeps the wire contract and nothing else: no database, no roles, no publishin
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 import time
@@ -16,12 +17,14 @@ import httpx
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from controlplane.domain.quotas import Caller, Ledger, lease
 from routing_agent import wire
 from routing_agent.control.http_server import Answer, HttpServer, Request, error_answer, json_answer
 
 REGISTER = "/api/v1/agent/register"
 REPORT = "/api/v1/agent/report"
 TABLE = "/api/v1/agent/table"
+LEASES = "/api/v1/agent/leases"
 
 
 @dataclass
@@ -41,6 +44,11 @@ class FakeControlPlane:
     usage: dict[int, wire.UsageRecord] = field(default_factory=dict)
     records: dict[str, wire.RequestRecord] = field(default_factory=dict)  # by uid
     takes_records: bool = True
+    limits: dict[str, wire.TenantLimits] = field(default_factory=dict)  # to be shared out
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    lease_calls: list[wire.LeaseRequest] = field(default_factory=list)
+    lose_lease_answers: int = 0
+    holds_leases: asyncio.Event | None = None  # answers no lease call until it is set
     calls: Counter[str] = field(default_factory=Counter)
     registered: list[wire.RegisterRequest] = field(default_factory=list)
 
@@ -114,6 +122,8 @@ class FakeControlPlane:
                 return self._report(request)
             case "GET", "/api/v1/agent/table":
                 return self._table(request)
+            case "POST", "/api/v1/agent/leases":
+                return await self._leases(request)
         return error_answer(404, "not_found", "no such path")
 
     def _register(self, request: Request) -> Answer:
@@ -161,6 +171,26 @@ class FakeControlPlane:
                 report_interval_s=self.report_interval_s,
             )
         )
+
+    async def _leases(self, request: Request) -> Answer:
+        agent = self._agent(request)
+        if not agent:
+            return error_answer(401, "agent_unknown", "No agent has this token.")
+        asked = msgspec.json.decode(request.body, type=wire.LeaseRequest)
+        self.lease_calls.append(asked)
+        if self.holds_leases is not None:
+            await self.holds_leases.wait()
+        caller = Caller(agent=agent, start=asked.start, serial=asked.serial)
+        grants = []
+        for ask in asked.asks:
+            ledger = self.ledgers.get(ask.tenant, Ledger())
+            told = lease(ledger, self.limits[ask.tenant], ask, caller=caller, now=self.now())
+            self.ledgers[ask.tenant] = told.ledger
+            grants.append(told.grant)
+        if self.lose_lease_answers:
+            self.lose_lease_answers -= 1
+            return error_answer(502, "lost", "the answer is lost")
+        return json_answer(wire.LeaseReply(grants=tuple(grants)))
 
     def _table(self, request: Request) -> Answer:
         if not self._agent(request):
