@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.domain.planning_inputs import BY_NAME, DEFAULTS, FIELDS, Field, Known
-from controlplane.planning import selectors
+from controlplane.planning import selectors, what_if
 from controlplane.planning.selectors import Planned
 from controlplane.rest.serializers import StrictSerializer
 from routing_agent import hardware
@@ -43,6 +43,10 @@ class _PlanInput(StrictSerializer):
         required=False,
         allow_null=True,
         help_text="Take what is left out from this pool: peak, facts of its version, GPUs.",
+    )
+    what_if = serializers.BooleanField(
+        default=False,
+        help_text="Replay the pool's busiest ten minutes over simulated fleets; takes seconds.",
     )
 
 
@@ -79,6 +83,25 @@ class PlanStepSerializer(serializers.Serializer):
     status = serializers.CharField(help_text="ok, warning or missing.")
 
 
+class WhatIfPointSerializer(serializers.Serializer):
+    """How the minutes went with so many replicas."""
+
+    replicas = serializers.IntegerField()
+    ttft_p50_s = serializers.FloatField(allow_null=True)
+    ttft_p99_s = serializers.FloatField(allow_null=True)
+    tpot_p99_s = serializers.FloatField(allow_null=True)
+    shed = serializers.IntegerField(help_text="Requests that no replica took.")
+
+
+class WhatIfSerializer(serializers.Serializer):
+    """A replay for several sizes of the fleet, or what is missing for one."""
+
+    points = WhatIfPointSerializer(many=True)
+    source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
+    at = serializers.DateTimeField(allow_null=True, help_text="When the minutes began.")
+    missing = serializers.CharField(allow_blank=True)
+
+
 class PlanSerializer(serializers.Serializer):
     """A plan: every input with its source, every step with its reason."""
 
@@ -90,6 +113,7 @@ class PlanSerializer(serializers.Serializer):
     results = serializers.DictField(
         child=serializers.FloatField(allow_null=True), help_text="Value by name of the step."
     )
+    what_if = WhatIfSerializer(allow_null=True, help_text="Null: not asked for.")
 
 
 class KnownModelSerializer(serializers.Serializer):
@@ -133,8 +157,11 @@ class PlanViewSet(viewsets.ViewSet):
         given = PlanInput(data=request.data)
         given.is_valid(raise_exception=True)
         entered = dict(given.validated_data)
-        pool = entered.pop("pool", None)
-        return Response(plain(selectors.planned(entered=entered, pool=pool, now=timezone.now())))
+        pool, is_asked = entered.pop("pool", None), entered.pop("what_if")
+        now = timezone.now()
+        found = selectors.planned(entered=entered, pool=pool, now=now)
+        replay = what_if.what_if(found.plan, pool=pool, now=now) if is_asked else None
+        return Response(plain(found, replay))
 
     @extend_schema(responses={200: forced_singular_serializer(PlanKnowledgeSerializer)})
     def list(self, request: Request) -> Response:
@@ -147,13 +174,14 @@ class PlanViewSet(viewsets.ViewSet):
         return Response(PlanKnowledgeSerializer(shown).data)
 
 
-def plain(found: Planned) -> dict[str, Any]:
+def plain(found: Planned, replay: what_if.WhatIf | None) -> dict[str, Any]:
     """Give a plan as the API and the command tell it."""
     shown = {
         "inputs": [_line(name, known) for name, known in found.plan.inputs.items()],
         "missing": found.missing,
         "steps": found.plan.steps,
         "results": {step.name: step.value for step in found.plan.steps},
+        "what_if": replay,
     }
     return dict(PlanSerializer(shown).data)
 

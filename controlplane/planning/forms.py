@@ -18,6 +18,11 @@ class PlannerForm(forms.Form):
     """What to plan for; what is left empty comes from the pool, the named model or a default."""
 
     pool = forms.ChoiceField(required=False, label="Pool")
+    what_if = forms.BooleanField(
+        required=False,
+        label="Replay its busiest ten minutes over simulated fleets",
+        help_text="Takes a few seconds; needs a pool with traffic and a GPU of the table.",
+    )
 
     def __init__(self, data: Mapping[str, Any] | None, *, pools: list[str]) -> None:
         super().__init__(data)

@@ -10,7 +10,7 @@ from controlplane.console.mixins import Page
 from controlplane.domain.errors import ProblemError
 from controlplane.domain.planning_inputs import BY_NAME, DEFAULTS, Inputs
 from controlplane.fleet.models import Pool
-from controlplane.planning import selectors
+from controlplane.planning import selectors, what_if
 from controlplane.planning.forms import PlannerForm
 from controlplane.planning.selectors import Planned
 
@@ -32,7 +32,7 @@ class PlannerPage(Page):
         found = _planned(form) if form.is_bound and form.is_valid() else None
         form.show_known(found.plan.inputs if found else DEFAULTS)
         context = super().get_context_data(form=form, **kwargs)
-        return context | (_shown(found) if found else {})
+        return context | (_shown(found) | _what_if(form, found) if found else {})
 
 
 def _planned(form: PlannerForm) -> Planned | None:
@@ -42,6 +42,13 @@ def _planned(form: PlannerForm) -> Planned | None:
     except ProblemError as problem:
         form.show_problem(problem)
         return None
+
+
+def _what_if(form: PlannerForm, found: Planned) -> dict[str, Any]:
+    if not form.cleaned_data["what_if"]:
+        return {}
+    pool = form.cleaned_data["pool"] or None
+    return {"replay": what_if.what_if(found.plan, pool=pool, now=timezone.now())}
 
 
 def _shown(found: Planned) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Max, QuerySet
+from django.db.models import Max, QuerySet, Sum
 
 from controlplane.domain import rollups
 from controlplane.telemetry.models import RollUp, Step
@@ -31,6 +31,41 @@ def peak(level: str, subject: str, *, since: datetime) -> Peak | None:
     if newest is not None:  # that hour's minutes are in its row
         minutes = minutes.filter(at__gte=newest + timedelta(seconds=Step.HOUR))
     return _highest([*_read(hours), *_read(minutes)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minute:
+    """What came in one minute; a request's tokens are booked when it ends."""
+
+    at: datetime
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+def busiest_minutes(level: str, subject: str, *, since: datetime, minutes: int) -> list[Minute]:
+    """Give the minutes, at most so many, in whose stretch of time most requests came."""
+    rows = RollUp.objects.filter(level=level, subject=subject, step_s=Step.MINUTE, at__gte=since)
+    counted = rows.values("at").annotate(total=Sum("requests"))
+    counts: dict[datetime, int] = dict(counted.values_list("at", "total"))
+    if not counts:
+        return []
+    steps = [timedelta(minutes=n) for n in range(minutes)]
+    first = max(sorted(counts), key=lambda at: sum(counts.get(at + step, 0) for step in steps))
+    stretch = rows.filter(at__gte=first, at__lt=first + timedelta(minutes=minutes))
+    found: dict[datetime, list[rollups.Figures]] = {}
+    for at, figures in stretch.values_list("at", "figures").order_by("at"):
+        found.setdefault(at, []).append(rollups.unpacked(bytes(figures)))
+    return [_minute(at, rollups.over_subjects(parts)) for at, parts in found.items()]
+
+
+def _minute(at: datetime, figures: rollups.Figures) -> Minute:
+    return Minute(
+        at=at,
+        requests=figures.requests,
+        prompt_tokens=figures.prompt_tokens,
+        output_tokens=figures.output_tokens,
+    )
 
 
 def _read(rows: QuerySet[RollUp]) -> list[Peak]:

@@ -231,7 +231,7 @@ def pages(fleet: Fleet) -> list[str]:
         "/routing/explain/?model=m",
         "/routing/republish/",
         "/planning/",
-        "/planning/?pool=chat&model=qwen2.5-7b&gpu=a100-80gb&replica_requests_per_s=3&buffer_ratio=0",
+        "/planning/?pool=chat&model=qwen2.5-7b&gpu=a100-80gb&replica_requests_per_s=3&what_if=on",
         "/planning/?model=qwen2.5-32b&gpu=l4",
         "/tenants/",
         "/tenants/acme/",

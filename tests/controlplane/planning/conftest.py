@@ -38,10 +38,17 @@ def roll_up(db: None) -> Callable[..., datetime]:
 
     def store(peak: float, *, ago: timedelta, step: Step = Step.HOUR, **given: Any) -> datetime:
         at = timezone.now().replace(minute=0, second=0, microsecond=0) - ago
-        figures = Figures(covered_s=int(step), peak_rate=peak)
-        named = {"level": "pool", "subject": "chat", "version": "v1"} | given
+        version = given.pop("version", "v1")
+        figures = Figures(covered_s=int(step), peak_rate=peak, **given)
         RollUp.objects.create(
-            step_s=step, at=at, covered_s=int(step), figures=rollups.packed(figures), **named
+            level="pool",
+            subject="chat",
+            version=version,
+            step_s=step,
+            at=at,
+            covered_s=int(step),
+            requests=figures.requests,
+            figures=rollups.packed(figures),
         )
         return at
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from controlplane.console import quantities
 from controlplane.domain.errors import ProblemError
 from controlplane.domain.planning_inputs import BY_NAME, FIELDS
-from controlplane.planning import api, selectors
+from controlplane.planning import api, selectors, what_if
 from controlplane.planning.selectors import Planned
 
 
@@ -28,6 +28,11 @@ class Command(BaseCommand):
         """Name the options: one for each input of the planner."""
         parser.add_argument("--pool", help="take what is left out from this pool")
         parser.add_argument("--json", action="store_true", help="answer as the REST API does")
+        parser.add_argument(
+            "--what-if",
+            action="store_true",
+            help="replay the pool's busiest ten minutes over simulated fleets",
+        )
         for field in FIELDS:
             text = ". ".join(t for t in (field.help.rstrip("."), field.unit) if t)
             parser.add_argument(
@@ -41,15 +46,33 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Plan and print every input with its source and every step with its reason."""
         entered = {field.name: options[field.name] for field in FIELDS}
+        now, pool = timezone.now(), options["pool"]
         try:
-            found = selectors.planned(entered=entered, pool=options["pool"], now=timezone.now())
+            found = selectors.planned(entered=entered, pool=pool, now=now)
         except ProblemError as error:
             raise CommandError(error.message) from error
+        replay = what_if.what_if(found.plan, pool=pool, now=now) if options["what_if"] else None
         if options["json"]:
-            self.stdout.write(json.dumps(api.plain(found), cls=DjangoJSONEncoder, indent=1))
+            body = api.plain(found, replay)
+            self.stdout.write(json.dumps(body, cls=DjangoJSONEncoder, indent=1))
             return
-        for line in report(found):
+        for line in [*report(found), *replay_report(replay)]:
             self.stdout.write(line)
+
+
+def replay_report(replay: what_if.WhatIf | None) -> list[str]:
+    """Give a replay as lines of text; none where it was not asked for."""
+    if replay is None:
+        return []
+    if replay.missing:
+        return ["What if", f"  Not replayed: {replay.missing}"]
+    shown = quantities.seconds
+    lines = [
+        f"  {p.replicas} replicas: TTFT P50 {shown(p.ttft_p50_s)}, P99 {shown(p.ttft_p99_s)},"
+        f" TPOT P99 {shown(p.tpot_p99_s)}, not taken {p.shed}"
+        for p in replay.points
+    ]
+    return ["What if", *lines, f"  Simulated: {replay.source}"]
 
 
 def report(found: Planned) -> list[str]:
