@@ -64,12 +64,14 @@ def what_if(plan: Plan, *, pool: str | None, now: datetime) -> WhatIf:
     profile = derived(hardware.GPUS[values["gpu"]], _model(values))
     if profile is None:
         return WhatIf(missing="The KV cache would hold fewer than 16 384 tokens: too few to run.")
-    minutes = peaks.busiest_minutes(POOL, pool, since=now - KEPT, minutes=MINUTES)
-    minutes = _fitting(minutes)
+    minutes = peaks.busiest_minutes(
+        POOL, pool, since=now - KEPT, minutes=MINUTES, requests_at_most=REQUESTS_AT_MOST
+    )
     if not minutes:
         return WhatIf(
-            missing=f"No minute of pool {pool} in the last 48 hours has from 1 to"
-            f" {REQUESTS_AT_MOST} requests; `python -m routing_agent replay` takes any trace."
+            missing=f"Pool {pool} had no request in the last 48 hours, or more than"
+            f" {REQUESTS_AT_MOST} in its busiest minute; `python -m routing_agent replay` takes"
+            f" any trace."
         )
     return _replayed(plan, pool, profile, minutes)
 
@@ -97,16 +99,6 @@ def _model(values: dict[str, Any]) -> hardware.Model:
         context_tokens=int(values.get("longest_context_tokens", values["context_tokens"])),
         source="the plan's inputs",
     )
-
-
-def _fitting(minutes: list[Minute]) -> list[Minute]:
-    """Give the first minutes that are not too many requests to replay while somebody waits."""
-    kept: list[Minute] = []
-    for minute in minutes:
-        if sum(m.requests for m in kept) + minute.requests > REQUESTS_AT_MOST:
-            break
-        kept.append(minute)
-    return kept if any(m.requests for m in kept) else []
 
 
 def _replayed(plan: Plan, pool: str, profile: Profile, minutes: list[Minute]) -> WhatIf:

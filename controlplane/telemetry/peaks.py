@@ -43,18 +43,36 @@ class Minute:
     output_tokens: int
 
 
-def busiest_minutes(level: str, subject: str, *, since: datetime, minutes: int) -> list[Minute]:
-    """Give the minutes, at most so many, in whose stretch of time most requests came."""
+def busiest_minutes(
+    level: str, subject: str, *, since: datetime, minutes: int, requests_at_most: int
+) -> list[Minute]:
+    """Give the stretch of so many minutes in which most requests came.
+
+    Where those are more than `requests_at_most`, the stretch is shorter: the busiest of the longest
+    that is not too much. Empty where there was no request, or one minute is too much already.
+    """
     rows = RollUp.objects.filter(level=level, subject=subject, step_s=Step.MINUTE, at__gte=since)
-    counted = rows.values("at").annotate(total=Sum("requests"))
+    counted = rows.values("at").annotate(total=Sum("requests")).order_by("at")
     counts: dict[datetime, int] = dict(counted.values_list("at", "total"))
-    if not counts:
-        return []
-    steps = [timedelta(minutes=n) for n in range(minutes)]
-    first = max(sorted(counts), key=lambda at: sum(counts.get(at + step, 0) for step in steps))
-    stretch = rows.filter(at__gte=first, at__lt=first + timedelta(minutes=minutes))
+    for length in range(minutes, 0, -1):
+        first, total = _busiest(counts, length)
+        if first is not None and 0 < total <= requests_at_most:
+            end = first + timedelta(minutes=length)
+            return _minutes(rows.filter(at__gte=first, at__lt=end))
+    return []
+
+
+def _busiest(counts: dict[datetime, int], length: int) -> tuple[datetime | None, int]:
+    """Give the beginning of the busiest stretch of so many minutes, and its requests."""
+    steps = [timedelta(minutes=n) for n in range(length)]
+    totals = {at: sum(counts.get(at + step, 0) for step in steps) for at in counts}
+    first = max(totals, key=lambda at: totals[at], default=None)
+    return first, totals[first] if first is not None else 0
+
+
+def _minutes(rows: QuerySet[RollUp]) -> list[Minute]:
     found: dict[datetime, list[rollups.Figures]] = {}
-    for at, figures in stretch.values_list("at", "figures").order_by("at"):
+    for at, figures in rows.values_list("at", "figures").order_by("at"):
         found.setdefault(at, []).append(rollups.unpacked(bytes(figures)))
     return [_minute(at, rollups.over_subjects(parts)) for at, parts in found.items()]
 

@@ -26,6 +26,11 @@ def replayed(pool="chat", **entered):
     return what_if.what_if(made, pool=pool, now=timezone.now())
 
 
+def stretch(at_most):
+    since = timezone.now() - timedelta(hours=48)
+    return peaks.busiest_minutes("pool", "chat", since=since, minutes=10, requests_at_most=at_most)
+
+
 @pytest.fixture
 def busy(pool, roll_up):
     """Three minutes with 100, 300 and 60 requests; lengths 1,000 and 100 tokens."""
@@ -45,16 +50,21 @@ def busy(pool, roll_up):
 
 
 def test_the_busiest_stretch_is_found_and_versions_count_together(busy):
-    since = timezone.now() - timedelta(hours=48)
-    found = peaks.busiest_minutes("pool", "chat", since=since, minutes=10)
+    found = stretch(at_most=1000)
     assert [m.requests for m in found] == [100, 300, 60]
     assert found[0].at == busy
     assert found[1].prompt_tokens == 300_000
 
 
+@pytest.mark.parametrize(
+    ("at_most", "kept"), [(460, [100, 300, 60]), (459, [100, 300]), (399, [300]), (299, [])]
+)
+def test_a_stretch_that_is_too_much_gets_shorter_and_stays_the_busiest(busy, at_most, kept):
+    assert [m.requests for m in stretch(at_most)] == kept
+
+
 def test_requests_have_their_minutes_number_and_mean_length_and_come_as_fast_as_asked(busy):
-    since = timezone.now() - timedelta(hours=48)
-    minutes = peaks.busiest_minutes("pool", "chat", since=since, minutes=10)
+    minutes = stretch(at_most=1000)
     trace = requests_of(minutes, factor=2.0)
     assert len(trace) == 460
     assert {(r.prompt_tokens, r.output_tokens) for r in trace} == {(1000, 100)}
@@ -105,21 +115,14 @@ def test_what_cannot_be_replayed_says_why(busy, entered, told):
 
 
 def test_without_recorded_minutes_there_is_no_replay(pool, roll_up):
-    assert "No minute of pool chat" in replayed().missing
+    assert "Pool chat had no request" in replayed().missing
     roll_up(0.0, ago=timedelta(minutes=60), step=Step.MINUTE)
-    assert "No minute of pool chat" in replayed().missing
+    assert "Pool chat had no request" in replayed().missing
 
 
 def test_minutes_too_busy_for_a_page_are_left_to_the_command(pool, roll_up):
     roll_up(99.0, ago=timedelta(minutes=60), step=Step.MINUTE, requests=5000)
     assert "`python -m routing_agent replay` takes any trace" in replayed().missing
-
-
-def test_of_very_busy_minutes_the_first_are_replayed(pool, roll_up):
-    for ago in (60, 59, 58):
-        roll_up(15.0, ago=timedelta(minutes=ago), step=Step.MINUTE, requests=900,
-                prompt_tokens=900, output_tokens=900)  # fmt: skip
-    assert "900 requests in the busiest 1 min" in replayed().source
 
 
 def test_page_api_and_command_show_the_replay_where_it_is_asked_for(busy, capsys):
