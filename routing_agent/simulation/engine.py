@@ -71,6 +71,8 @@ class Engine:
         self._faults = faults
         self.scheduler.slowdown = faults.slow
         if not faults.asleep:
+            if self.scheduler.is_asleep:  # put to sleep by call, woken by switch: at once
+                self._arm(self.scheduler.load(self.now(), 0.0))
             parked, self._parked = self._parked, {}
             for job in parked.values():
                 self._submit(job)
@@ -85,9 +87,10 @@ class Engine:
         """Load the weights again, which takes its time, and go on; one awake stays as it is."""
         if not self._faults.asleep:
             return
-        profile = self.scheduler.profile
-        takes_s = wake_s(profile.weights_bytes, self._sleep_level) / profile.speed
-        self._arm(self.scheduler.load(self.now(), takes_s if self.scheduler.is_asleep else 0.0))
+        if self.scheduler.is_asleep:
+            profile = self.scheduler.profile
+            takes_s = wake_s(profile.weights_bytes, self._sleep_level) / profile.speed
+            self._arm(self.scheduler.load(self.now(), takes_s))
         self.switch(replace(self._faults, asleep=False))
 
     @property

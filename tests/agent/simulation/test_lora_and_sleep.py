@@ -163,6 +163,14 @@ async def test_waking_one_that_is_awake_changes_nothing(engine):
     assert (await engine.chat(max_tokens=3)).status_code == 200
 
 
+async def test_clearing_the_fault_switches_wakes_one_that_was_put_to_sleep(engine):
+    await call(engine, VLLM.sleep.sleep)
+    asked = asyncio.create_task(engine.chat(max_tokens=3))
+    await until(lambda: engine.server.engine.jobs)
+    await engine.client.delete("/simulate/faults")
+    assert (await asked).status_code == 200
+
+
 async def test_a_level_of_sleep_that_does_not_exist_is_refused(engine):
     answer = await engine.client.post("/sleep?level=3")
     assert answer.status_code == 400
