@@ -14,7 +14,8 @@ from routing_agent.simulation.profiles import Profile
 
 _RATES: Final = (100.0, 10_000_000.0)  # tokens/s between which a prefill rate is looked for
 _ROUNDS: Final = 4  # each looks closer, around the best of the one before
-_STEPS: Final = 24
+_STEPS: Final = 12
+_OVERHEADS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the shortest step
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Fit:
             "prefill_tokens_per_s": profile.prefill_tokens_per_s,
             "decode_step_s": profile.decode_step_s,
             "decode_step_per_sequence_s": profile.decode_step_per_sequence_s,
+            "step_overhead_s": profile.step_overhead_s,
             "outside_s": self.outside_s,
             "max_running_sequences": profile.max_running_sequences,
             "step_token_budget": profile.step_token_budget,
@@ -50,15 +52,34 @@ def with_decode_step(profile: Profile, tpots: Mapping[int, float]) -> Profile:
     per_sequence_s = max(0.0, slope / square) if square else 0.0
     step_s = mean_s - per_sequence_s * mean
     return replace(
-        profile, decode_step_s=max(0.0, step_s), decode_step_per_sequence_s=per_sequence_s
+        profile,
+        decode_step_s=max(0.0, step_s),
+        decode_step_per_sequence_s=per_sequence_s,
+        step_overhead_s=0.0,
     )
 
 
 def with_prefill_rate(profile: Profile, ttfts: Mapping[Scenario, float]) -> Fit:
     """Fit prefill rate and what lies outside to TTFT by prompt length, by relative error.
 
-    The model itself is asked, so the fit knows its chunks and its shortest step.
+    So too how much of the shortest step is overhead, which prefill adds to rather than hides. The
+    model itself is asked, so the fit knows its chunks and its shortest step.
     """
+    alone = {_first(scenario): measured for scenario, measured in ttfts.items()}
+    fits = [_at_overhead(_with_overhead(profile, share), alone) for share in _OVERHEADS]
+    return min(fits, key=lambda fit: _error(fit, alone))
+
+
+def _first(scenario: Scenario) -> Scenario:
+    return replace(scenario, batches=scenario.batches[:1])  # the others are alike
+
+
+def _with_overhead(profile: Profile, share: float) -> Profile:
+    step_s = profile.decode_step_s + profile.step_overhead_s
+    return replace(profile, decode_step_s=step_s * (1 - share), step_overhead_s=step_s * share)
+
+
+def _at_overhead(profile: Profile, ttfts: Mapping[Scenario, float]) -> Fit:
     low, high = _RATES
     best = Fit(profile, 0.0)
     for _ in range(_ROUNDS):
@@ -83,4 +104,4 @@ def _error(fit: Fit, ttfts: Mapping[Scenario, float]) -> float:
 
 
 def _ttft_s(profile: Profile, scenario: Scenario) -> float:
-    return simulate(profile, scenario).outcomes[0].ttft_s  # the others are alike
+    return simulate(profile, scenario).outcomes[0].ttft_s

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from routing_agent import hardware
 
 _MAY_BE_ZERO = frozenset(
-    ("decode_step_s", "decode_step_per_sequence_s", "adapter_copy_s", "adapter_read_s")
-)
+    (
+        "decode_step_s", "decode_step_per_sequence_s", "step_overhead_s",
+        "adapter_copy_s", "adapter_read_s",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +21,7 @@ class Profile:
 
     One step of the engine takes as long as its slower half: reading the weights
     (`decode_step_s`) or computing the prefill tokens (`prefill_tokens_per_s`), plus a little for
-    every sequence that decodes.
+    every sequence that decodes and what every step costs besides (`step_overhead_s`).
     """
 
     prefill_tokens_per_s: float
@@ -29,6 +32,7 @@ class Profile:
     block_tokens: int
     step_token_budget: int
     context_tokens: int
+    step_overhead_s: float = 0.0  # not overlapped with computing: scheduling, starting kernels
     prefix_cache: bool = True
     weights_bytes: int = 15_231_233_024  # of Qwen2.5-7B in bf16
     kv_bytes_per_token: int = 57_344  # of the same
@@ -65,6 +69,7 @@ class Profile:
             decode_step_s=self.decode_step_s / factor,
             decode_step_per_sequence_s=self.decode_step_per_sequence_s / factor,
             speed=self.speed * factor,
+            step_overhead_s=self.step_overhead_s / factor,
             adapter_copy_s=self.adapter_copy_s / factor,
             adapter_read_s=self.adapter_read_s / factor,
         )

@@ -265,7 +265,8 @@ class Scheduler:
         decoding = sum(1 for s, tokens in self._plan if s.generated and tokens == 1)
         prefill = sum(tokens for _, tokens in self._plan) - decoding
         slower_half = max(self.profile.decode_step_s, prefill / self.profile.prefill_tokens_per_s)
-        return slower_half + decoding * self.profile.decode_step_per_sequence_s
+        sequences_s = decoding * self.profile.decode_step_per_sequence_s
+        return slower_half + sequences_s + self.profile.step_overhead_s
 
     def _equal_steps(self) -> int:
         steps = runs.equal_steps(self._plan)

@@ -38,6 +38,13 @@ _FIGURES: tuple[tuple[str, str, Callable[[str], float], float, str], ...] = (
         0.001,
         "milliseconds a running sequence adds to a step",
     ),
+    (
+        "--step-overhead-ms",
+        "step_overhead_s",
+        float,
+        0.001,
+        "milliseconds every step costs besides",
+    ),
     ("--max-num-seqs", "max_running_sequences", int, 1, "sequences running at once"),
     ("--kv-blocks", "kv_blocks", int, 1, "KV cache size in blocks"),
     ("--block-tokens", "block_tokens", int, 1, "tokens in a KV block"),

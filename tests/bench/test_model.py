@@ -63,8 +63,10 @@ async def live(engine: EngineServer) -> AsyncIterator[LiveEngine]:
         {"prefill_tokens_per_s": 20_000.0, "decode_step_s": 0.004},
         {"decode_step_per_sequence_s": 0.002, "step_token_budget": 256},
         {"decode_step_per_sequence_s": 0.0},
+        {"decode_step_s": 0.001, "step_overhead_s": 0.003, "prefill_tokens_per_s": 20_000.0},
+        {"decode_step_s": 0.0, "step_overhead_s": 0.008, "prefill_tokens_per_s": 50_000.0},
     ],
-    ids=["small", "quick", "dear-sequences", "flat"],
+    ids=["small", "quick", "dear-sequences", "flat", "overhead", "nothing-but-overhead"],
 )
 @pytest.mark.parametrize("outside_s", [0.0, 0.02])
 def test_a_profile_is_found_again_from_what_its_engine_would_be_measured_at(
@@ -81,7 +83,8 @@ def test_a_profile_is_found_again_from_what_its_engine_would_be_measured_at(
     )
     fit = plan.fitted(sizes, measured)
     assert fit.profile.prefill_tokens_per_s == pytest.approx(profile.prefill_tokens_per_s, rel=0.02)
-    assert fit.profile.decode_step_s == pytest.approx(profile.decode_step_s, rel=0.02)
+    assert fit.profile.decode_step_s == pytest.approx(profile.decode_step_s, rel=0.02, abs=1e-5)
+    assert fit.profile.step_overhead_s == pytest.approx(profile.step_overhead_s, rel=0.02, abs=1e-5)
     assert fit.profile.decode_step_per_sequence_s == pytest.approx(
         profile.decode_step_per_sequence_s, rel=0.05, abs=0.00001
     )

@@ -9,6 +9,8 @@ import pytest
 from routing_agent import hardware
 from routing_agent.simulation import loading
 from routing_agent.simulation.profiles import A100_QWEN_7B, PROFILES, derived, prefill_only
+from routing_agent.simulation.sequences import Request
+from routing_agent.simulation.virtual import VirtualEngines
 
 
 def test_the_reference_pair_is_what_its_own_derivation_gives():
@@ -68,3 +70,19 @@ def test_waking_up_is_much_faster_than_starting():
     assert loading.wake_s(weights, 1) < 1.0
     assert loading.wake_s(weights, 1) < loading.wake_s(weights, 2)
     assert loading.wake_s(weights, 2) < loading.cold_start_s(weights, "local-disk")
+
+
+def test_overhead_is_added_to_every_step_and_hides_behind_nothing():
+    profile = dataclasses.replace(A100_QWEN_7B, step_overhead_s=0.003)
+    assert _time_s(profile, prompt=400, output=1) == pytest.approx(400 / 4300 + 0.003)
+    decoding_s = _time_s(profile, prompt=400, output=11) - _time_s(profile, prompt=400, output=1)
+    assert decoding_s == pytest.approx(10 * (0.012 + 0.000025 + 0.003))
+    assert profile.faster(3).step_overhead_s == pytest.approx(0.001)
+
+
+def _time_s(profile, *, prompt, output):
+    ended = []
+    engines = VirtualEngines(profile, 1, lambda _, event: ended.append(event.at))
+    engines.submit(0, Request(id="r", prompt_tokens=prompt, output_tokens=output))
+    engines.advance(float("inf"))
+    return ended[-1]
