@@ -90,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
         trace = trace.with_utilisation(args.utilisation, capacity)
     runs = [_run(plan, policy, trace) for policy in policies]
     _show(args, trace, runs)
-    return 0
+    return 0 if args.html is None or _wrote_page(args, trace, runs) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,18 @@ def _show(args: argparse.Namespace, trace: Trace, runs: Sequence[Run]) -> None:
     else:
         print(_heading(args, trace))
         print("\n".join(_table(runs)))
-    if args.html is not None:
-        pages = [(run.result, run.flights) for run in runs]
-        heading = _heading(args, trace)
-        args.html.write_text(replay_page.page(heading, pages, args.replicas), encoding="utf-8")
-        print(f"charts: {args.html}", file=sys.stderr)
+
+
+def _wrote_page(args: argparse.Namespace, trace: Trace, runs: Sequence[Run]) -> bool:
+    pages = [(run.result, run.flights) for run in runs]
+    text = replay_page.page(_heading(args, trace), pages, args.replicas)
+    try:
+        args.html.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        print(f"replay: {args.html}: {problem.strerror}", file=sys.stderr)
+        return False
+    print(f"charts: {args.html}", file=sys.stderr)
+    return True
 
 
 def _heading(args: argparse.Namespace, trace: Trace) -> str:

@@ -103,6 +103,29 @@ def test_the_page_has_its_charts_and_needs_no_network(trace_file, tmp_path, caps
     assert 'src="http' not in text
 
 
+def test_a_page_that_cannot_be_written_is_told_after_the_results(trace_file, tmp_path, capsys):
+    words = ["replay", str(trace_file), "--policy", "random", "--html", str(tmp_path / "no" / "p")]
+    assert main(words) == 1
+    captured = capsys.readouterr()
+    assert "random" in captured.out
+    assert "No such file or directory" in captured.err
+
+
+def test_without_plotly_no_page_is_promised(trace_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("routing_agent.simulation.replay_page.find_spec", lambda name: None)
+    assert main(["replay", str(trace_file), "--html", str(tmp_path / "p.html")]) == 2
+    assert "--html needs the package plotly" in capsys.readouterr().err
+
+
+def test_a_bar_shows_how_far_it_is_where_somebody_looks(trace_file, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    run_words = ["replay", str(trace_file), "--policy", "random"]
+    assert main(run_words) == 0
+    shown = capsys.readouterr().err
+    assert "random           [###############               ] 20 of 40" in shown
+    assert shown.endswith(" " * 10 + "\r")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
