@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from controlplane.catalog.models import ModelVersion
 from controlplane.domain import planning
+from controlplane.domain.errors import Invalid
 from controlplane.domain.planning import Plan
 from controlplane.domain.planning_inputs import Known, gathered
 from controlplane.domain.replica_states import State
@@ -57,7 +58,14 @@ def planned(*, entered: Mapping[str, Any], pool: str | None, now: datetime) -> P
     facts = pool_facts(pool, now=now) if pool else PoolFacts()
     inputs = gathered(entered, facts.known)
     missing = {name: why for name, why in facts.missing.items() if name not in inputs}
-    return Planned(plan=planning.plan(inputs), missing=missing)
+    try:
+        return Planned(plan=planning.plan(inputs), missing=missing)
+    except Invalid as problem:
+        if problem.code != "too_little" or not missing:
+            raise
+        reasons = "; ".join(dict.fromkeys(missing.values()))
+        message = f"{problem.message} The pool could not tell: {reasons}."
+        raise Invalid(message, code=problem.code) from problem
 
 
 def pool_facts(slug: str, *, now: datetime) -> PoolFacts:
@@ -75,7 +83,7 @@ def _add_version(facts: PoolFacts, version: ModelVersion) -> None:
     for told, column in _VERSION_FACTS.items():
         value = getattr(version, column)
         if value is None:
-            facts.missing[told] = f"version {name} is registered without it"
+            facts.missing[told] = f"version {name} is registered without its facts"
         else:
             facts.known[told] = Known(value=value, source=f"registered for version {name}")
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from controlplane.domain.errors import NotFound
+from controlplane.domain.errors import Invalid, NotFound
 from controlplane.fleet.models import Agent, Node, Replica
 from controlplane.planning.selectors import planned, pool_facts
 from controlplane.telemetry import peaks
@@ -64,7 +64,7 @@ def test_the_versions_facts_come_with_its_name(pool):
 def test_a_version_registered_without_facts_says_which_are_missing(db):
     make_pool("bare", model="plain")
     told = facts("bare")
-    assert told.missing["parameters"] == "version plain:v1 is registered without it"
+    assert told.missing["parameters"] == "version plain:v1 is registered without its facts"
     assert told.known["weight_dtype"].value == "bf16"
     assert "registered with the GPUs it runs on" in told.missing["gpu_memory_gb"]
 
@@ -110,6 +110,20 @@ def test_a_plan_for_a_pool_needs_no_more_than_its_productivity(pool, roll_up):
 def test_what_was_entered_is_not_called_missing(pool):
     found = planned(entered={"peak_requests_per_s": 3.0}, pool="chat", now=timezone.now())
     assert "peak_requests_per_s" not in found.missing
+
+
+def test_a_pool_that_tells_nothing_is_refused_with_why(db):
+    make_pool("bare", model="plain")
+    with pytest.raises(Invalid, match="Nothing can be calculated") as caught:
+        planned(entered={}, pool="bare", now=timezone.now())
+    assert caught.value.code == "too_little"
+    assert "nothing was reported of pool bare in 90 days" in caught.value.message
+    assert caught.value.message.count("version plain:v1 is registered without its facts") == 1
+
+
+def test_a_contradiction_is_told_as_it_is_whatever_the_pool_lacks(pool):
+    with pytest.raises(Invalid, match="cannot be dealt out over 3 GPUs"):
+        planned(entered={"gpus_per_replica": 3}, pool="chat", now=timezone.now())
 
 
 def test_a_pool_that_is_not_there_is_not_found(db):
