@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from functools import partial
 
 import httpx
 import pytest
@@ -102,4 +103,4 @@ def test_a_limit_holds_over_both_agents_at_the_engines(stack: Stack):
     for limit in (5, 2):
         limited(stack, slug, limit)
         for split in ((50, 0), (25, 25), (0, 50)):
-            eventually(lambda: is_filled(stack, told, slug, limit, split), limit_s=120)
+            eventually(partial(is_filled, stack, told, slug, limit, split), limit_s=120)
