@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing_agent.__main__ import main
 from routing_agent.core.choose import POLICIES
+from routing_agent.simulation import replay as command
 from routing_agent.simulation.fleet_replay import FleetReplay, ReplayPlan
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.profiles import A100_QWEN_7B, Profile, prefill_only
@@ -61,8 +64,15 @@ def trace_file(tmp_path: Path) -> Path:
     return file
 
 
+def replay(words: Sequence[str]) -> int:
+    """Run the command in this process; the command line would also set up this process's log."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.main(parser.parse_args(words))
+
+
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    assert main(["replay", *map(str, words)]) == 0
+    assert replay([str(word) for word in words]) == 0
     return capsys.readouterr().out
 
 
@@ -72,6 +82,13 @@ def test_the_results_are_an_array_with_a_row_for_each_policy(trace_file, capsys)
     assert all(list(row) == KEYS for row in rows)
     assert all(0 < row["hit_rate"] < 1 and row["balance"] >= 1 for row in rows)
     assert all(row["ttft_p50_s"] <= row["ttft_p90_s"] <= row["ttft_p99_s"] for row in rows)
+
+
+def test_it_is_a_command_of_the_agent(trace_file):
+    words = [sys.executable, "-m", "routing_agent", "replay", str(trace_file), "--json"]
+    done = subprocess.run(words, capture_output=True, check=True)
+    assert len(json.loads(done.stdout)) == len(POLICIES)
+    assert done.stderr == b""
 
 
 def test_the_same_seed_gives_the_same_result(trace_file, capsys):
@@ -104,8 +121,8 @@ def test_the_page_has_its_charts_and_needs_no_network(trace_file, tmp_path, caps
 
 
 def test_a_page_that_cannot_be_written_is_told_after_the_results(trace_file, tmp_path, capsys):
-    words = ["replay", str(trace_file), "--policy", "random", "--html", str(tmp_path / "no" / "p")]
-    assert main(words) == 1
+    words = [str(trace_file), "--policy", "random", "--html", str(tmp_path / "no" / "p")]
+    assert replay(words) == 1
     captured = capsys.readouterr()
     assert "random" in captured.out
     assert "No such file or directory" in captured.err
@@ -113,14 +130,13 @@ def test_a_page_that_cannot_be_written_is_told_after_the_results(trace_file, tmp
 
 def test_without_plotly_no_page_is_promised(trace_file, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("routing_agent.simulation.replay_page.find_spec", lambda name: None)
-    assert main(["replay", str(trace_file), "--html", str(tmp_path / "p.html")]) == 2
+    assert replay([str(trace_file), "--html", str(tmp_path / "p.html")]) == 2
     assert "--html needs the package plotly" in capsys.readouterr().err
 
 
 def test_a_bar_shows_how_far_it_is_where_somebody_looks(trace_file, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    run_words = ["replay", str(trace_file), "--policy", "random"]
-    assert main(run_words) == 0
+    assert replay([str(trace_file), "--policy", "random"]) == 0
     shown = capsys.readouterr().err
     assert "random           [###############               ] 20 of 40" in shown
     assert shown.endswith(" " * 10 + "\r")
@@ -136,7 +152,7 @@ def test_a_bar_shows_how_far_it_is_where_somebody_looks(trace_file, capsys, monk
     ],
 )
 def test_what_makes_no_sense_is_told_and_nothing_runs(trace_file, capsys, words, told):
-    assert main(["replay", str(trace_file), *words]) == 2
+    assert replay([str(trace_file), *words]) == 2
     captured = capsys.readouterr()
     assert told in captured.err
     assert captured.out == ""
@@ -145,7 +161,7 @@ def test_what_makes_no_sense_is_told_and_nothing_runs(trace_file, capsys, words,
 def test_a_bad_line_is_told_with_its_number(trace_file, capsys):
     with trace_file.open("a") as file:
         file.write('\n{"timestamp": -1}\n')
-    assert main(["replay", str(trace_file)]) == 2
+    assert replay([str(trace_file)]) == 2
     assert "chats.jsonl line 41: " in capsys.readouterr().err
 
 
@@ -220,18 +236,18 @@ def test_an_oracle_that_looks_only_where_something_happened_misses_nothing():
     """Its figures are those of looking everywhere, at every choice."""
     profile = dataclasses.replace(A100_QWEN_7B, max_running_sequences=3, step_token_budget=64)
     requests = [asked(n * 0.07, 30 + n * 37 % 400, output=n % 9 * 5) for n in range(60)]
-    replay = FleetReplay(plan(profile=profile, replicas=5, prefill_only=False))
-    pool = replay._agents[0].pool
+    flown = FleetReplay(plan(profile=profile, replicas=5, prefill_only=False))
+    pool = flown._agents[0].pool
     for number, request in enumerate(requests):
-        replay._advance(request.at_s)
-        replay._agents[0].knowledge.before_choice(request.at_s)
-        for replica, scheduler in zip(pool.replicas, replay._engines.schedulers, strict=True):
+        flown._advance(request.at_s)
+        flown._agents[0].knowledge.before_choice(request.at_s)
+        for replica, scheduler in zip(pool.replicas, flown._engines.schedulers, strict=True):
             left = scheduler.prefill().at(request.at_s)
             left += sum(s.left for s in scheduler._waiting)
             assert replica.inflight_tokens == pytest.approx(left, abs=1)
             assert replica.inflight_requests == scheduler.running + scheduler.waiting
-        replay._send(number, request)
-    assert max(f.engine for f in replay._flights) == 4
+        flown._send(number, request)
+    assert max(f.engine for f in flown._flights) == 4
 
 
 # An independent model of the same queue and cache, published with the traces: token hit rate,
@@ -298,7 +314,7 @@ def test_every_request_ends_once_in_time_and_no_token_is_lost(
         at_s += gap_s
         blocks = tuple(family * 1000 + i for i in range(prompt // 10))
         requests.append(asked(at_s, prompt, output=output, session=family, blocks=blocks))
-    replay = FleetReplay(
+    flown = FleetReplay(
         plan(
             policy,
             profile,
@@ -308,24 +324,24 @@ def test_every_request_ends_once_in_time_and_no_token_is_lost(
             prefill_only=profile is PLAIN,
         )
     )
-    flights = replay.run(requests)
+    flights = flown.run(requests)
 
     assert [f.number for f in flights] == list(range(len(requests)))
     for flight in flights:
         assert flight.engine is not None
         assert 0 <= flight.cached_tokens < flight.request.prompt_tokens
         assert flight.request.at_s <= flight.first_token_at <= flight.ended_at
-    for scheduler in replay._engines.schedulers:
+    for scheduler in flown._engines.schedulers:
         assert (scheduler.running, scheduler.waiting, scheduler.pool.used) == (0, 0, 0)
         assert scheduler.pool.cached <= scheduler.pool.capacity
     counted = [
-        s.counters.prompt_tokens - s.counters.prefix_cache_hits for s in replay._engines.schedulers
+        s.counters.prompt_tokens - s.counters.prefix_cache_hits for s in flown._engines.schedulers
     ]
     assert work_of(flights, replicas) == counted
-    assert replay._truth._queued_tokens == [0] * replicas
-    assert not any(replay._truth._promised)
+    assert flown._truth._queued_tokens == [0] * replicas
+    assert not any(flown._truth._promised)
     if knowledge == "agent":
-        for agent in replay._agents:
+        for agent in flown._agents:
             assert all(r.inflight_tokens == 0 for r in agent.pool.replicas)
 
 
