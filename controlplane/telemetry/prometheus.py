@@ -62,10 +62,11 @@ class Prometheus:
         self._deadline_s = deadline_s
         session = requests.Session()
         session.hooks["response"] = [_check]
+        # `requests` limits each read, not the whole answer: the future's deadline does, and comes
+        # first, so that a late answer is told as one.
         self._client = PrometheusConnect(
-            url=url.rstrip("/"), retry=Retry(0), timeout=deadline_s, session=session
+            url=url.rstrip("/"), retry=Retry(0), timeout=2 * deadline_s, session=session
         )
-        # `requests` limits each read, not the whole answer: the future's deadline does.
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="prometheus")
         self._cache = FlightCache(max_entries=512, ttl_s=4.0)
         self._clocks = FlightCache(max_entries=1, ttl_s=CLOCK_TTL_S)
