@@ -43,11 +43,10 @@ class Figure:
     name: str
     unit: str
     of: Callable[[Passed], float | None]
-    is_after_outside: bool = False  # whether it contains what a request costs outside the engine
 
 
-TTFT: Final = Figure("TTFT P50", MS, lambda p: _ms(p.ttft_s(0.5)), True)
-TTFT_P90: Final = Figure("TTFT P90", MS, lambda p: _ms(p.ttft_s(0.9)), True)
+TTFT: Final = Figure("TTFT P50", MS, lambda p: _ms(p.ttft_s(0.5)))
+TTFT_P90: Final = Figure("TTFT P90", MS, lambda p: _ms(p.ttft_s(0.9)))
 TPOT: Final = Figure("TPOT P50", MS, lambda p: _ms(p.tpot_s(0.5)))
 HITS: Final = Figure("cached tokens", TOKENS, lambda p: float(p.cached_tokens))
 WAIT: Final = Figure("queue wait, mean", MS, lambda p: _ms(p.queue_wait_s))
@@ -61,13 +60,12 @@ def rows(
 ) -> Iterator[Row]:
     """Compare the figures of each scenario; a figure comes with whether it was fitted to."""
     for scenario in scenarios:
-        simulated = simulate(fit.profile, scenario)
+        simulated = simulate(fit.profile, scenario, fit.outside_s)
         for figure, was_fitted in figures(scenario):
-            yield _row(fit, scenario, figure, was_fitted, simulated, measured[scenario.name])
+            yield _row(scenario, figure, was_fitted, simulated, measured[scenario.name])
 
 
 def _row(
-    fit: Fit,
     scenario: Scenario,
     figure: Figure,
     was_fitted: bool,
@@ -76,9 +74,6 @@ def _row(
 ) -> Row:
     found = [figure.of(one) for one in measured]
     known = [value for value in found if value is not None]
-    said = figure.of(simulated)
-    if said is not None and figure.is_after_outside:
-        said += fit.outside_s * 1000
     return Row(
         scenario=scenario.name,
         figure=figure.name,
@@ -86,7 +81,7 @@ def _row(
         measured=median_of(found),
         low=min(known, default=None),
         high=max(known, default=None),
-        simulated=said,
+        simulated=figure.of(simulated),
         was_fitted=was_fitted,
     )
 

@@ -12,18 +12,19 @@ import xxhash
 from bench.model.passed import Outcome, Passed
 from bench.model.scenarios import Ask, Part, Scenario
 from routing_agent.simulation.profiles import Profile
+from routing_agent.simulation.scheduler import Scheduler
 from routing_agent.simulation.sequences import Event, Request
-from routing_agent.simulation.virtual import VirtualEngines
 
 _END: Final = float("inf")
 _KEPT_PROMPTS: Final = 1024
 
 
 class _Times:
-    """When what happened to the requests of a batch."""
+    """When what happened to the requests, in the engine's seconds."""
 
     def __init__(self) -> None:
         self.asked: dict[str, float] = {}
+        self.queued: dict[str, float] = {}
         self.started: dict[str, float] = {}
         self.first: dict[str, float] = {}
         self.ended: dict[str, float] = {}
@@ -31,18 +32,20 @@ class _Times:
 
 
 class ModelEngine:
-    """One engine of a profile, with an empty cache at first."""
+    """One engine of a profile, with an empty cache at first.
 
-    def __init__(self, profile: Profile) -> None:
+    Before it stands a server that takes `outside_s` for each request, one after the other, as the
+    one process of vLLM's API does.
+    """
+
+    def __init__(self, profile: Profile, outside_s: float) -> None:
+        self.now = 0.0
         self._profile = profile
+        self._outside_s = outside_s
+        self._server_free_at = 0.0
+        self._scheduler = Scheduler(profile)
+        self._due: float | None = None
         self._times = _Times()
-        self._engines = VirtualEngines(profile, 1, self._note)
-        self._number = 0
-
-    @property
-    def now(self) -> float:
-        """Seconds that have passed for it."""
-        return self._engines.now
 
     def run(self, scenario: Scenario) -> Passed:
         """Go through a scenario."""
@@ -50,35 +53,47 @@ class ModelEngine:
             self._batch(batch)
         ids = [one for batch in scenario.batches[scenario.judged :] for one in self._batch(batch)]
         times = self._times
-        waits = [times.started[one] - times.asked[one] for one, _ in ids]
+        waits = [times.started[one] - times.queued[one] for one, _ in ids]
         return Passed(tuple(self._outcome(*one) for one in ids), fmean(waits))
 
     def _batch(self, asks: Sequence[Ask]) -> list[tuple[str, Ask]]:
-        began = self._engines.now
+        began = self.now
         ids = []
         for ask in asks:
-            self._engines.advance(began + ask.at_s)
-            request = self._request(ask)
-            self._times.asked[request.id] = began + ask.at_s
-            ids.append((request.id, ask))
-            self._engines.submit(0, request)
-        self._engines.advance(_END)
+            asked = began + ask.at_s
+            self._server_free_at = max(asked, self._server_free_at) + self._outside_s
+            self._advance(self._server_free_at)
+            self.now = self._server_free_at
+            ids.append((self._submit(ask, asked), ask))
+        self._advance(_END)
         return ids
 
-    def _request(self, ask: Ask) -> Request:
-        self._number += 1
-        return Request(
-            id=str(self._number),
+    def _submit(self, ask: Ask, asked: float) -> str:
+        one = str(len(self._times.asked))
+        request = Request(
+            id=one,
             prompt_tokens=ask.prompt_tokens,
             output_tokens=ask.output_tokens,
             block_hashes=_block_hashes(ask.prompt, self._profile.block_tokens),
         )
+        self._due = self._scheduler.submit(request, self.now)
+        self._times.asked[one] = asked
+        # vLLM's engine looks for new requests between steps, and only then does one begin to wait.
+        self._times.queued[one] = self.now if self._due is None else self._due
+        return one
 
-    def _note(self, engine: int, event: Event) -> None:
+    def _advance(self, until: float) -> None:
+        while self._due is not None and self._due < until:
+            self.now = self._due
+            events, self._due = self._scheduler.step(self._due)
+            for event in events:
+                self._note(event)
+
+    def _note(self, event: Event) -> None:
         times, one = self._times, event.request_id
         if event.kind == "started":
             times.started[one] = event.at
-            times.cached[one] = self._engines.schedulers[engine].cached_tokens(one)
+            times.cached[one] = self._scheduler.cached_tokens(one)
         elif event.kind == "token":
             times.first.setdefault(one, event.at)
         elif event.kind == "finished":
@@ -91,14 +106,14 @@ class ModelEngine:
         return Outcome(first - times.asked[one], tpot_s, times.cached[one])
 
 
-def simulate(profile: Profile, scenario: Scenario) -> Passed:
+def simulate(profile: Profile, scenario: Scenario, outside_s: float = 0.0) -> Passed:
     """Go through a scenario on a fresh engine."""
-    return ModelEngine(profile).run(scenario)
+    return ModelEngine(profile, outside_s).run(scenario)
 
 
 def capacity(profile: Profile, scenario: Scenario) -> float:
     """Give the requests/s that an engine gets done when it never waits."""
-    engine = ModelEngine(profile)
+    engine = ModelEngine(profile, 0.0)
     engine.run(scenario)
     return sum(map(len, scenario.batches)) / engine.now
 
