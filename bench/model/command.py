@@ -88,6 +88,7 @@ async def _compared(
     longest = sizes.context_tokens - scenarios.PREFIX_OUTPUT_TOKENS
     progress("warming up")
     await engine.run(scenarios.prefill(longest, "warm"))
+    await engine.run(scenarios.saturation(options.requests, longest))
     burst = scenarios.decode(BURST, DECODE_TOKENS, "warm")
     most = options.max_seqs or await engine.most_running(burst) or BURST
     plan = Plan(longest, most, options.requests)
