@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,8 +27,14 @@ NEEDED = ("httptools", "uvloop", "msgspec")
 QUICK_SECONDS = 0.3
 
 
+def _end(number: int, _frame: object) -> None:
+    """End as by an error, so that whatever was started is stopped."""
+    sys.exit(128 + number)
+
+
 def main(words: list[str]) -> int:
     """Run what was asked for; gives the exit status."""
+    signal.signal(signal.SIGTERM, _end)
     if words and words[0] in COMMANDS:
         return _command(words[0], words[1:])
     options = _parser().parse_args(words)

@@ -25,8 +25,9 @@ MODULES = (
     "core/load", "core/replica", "core/retries", "core/ring", "core/sampling", "core/shares",
     "core/table", "core/waiting", "metrics", "proxy/admission", "proxy/again", "proxy/answer",
     "proxy/attempt", "proxy/continuation", "proxy/exchange", "proxy/headers", "proxy/held",
-    "proxy/ids", "proxy/ingress", "proxy/outcome", "proxy/request", "proxy/server", "proxy/splice",
-    "proxy/stream", "proxy/tracing", "proxy/transcript", "proxy/upstream",
+    "proxy/ids", "proxy/incoming", "proxy/ingress", "proxy/outcome", "proxy/request",
+    "proxy/server", "proxy/splice", "proxy/stream", "proxy/tracing", "proxy/transcript",
+    "proxy/upstream",
 )  # fmt: skip
 # Its own, because the project's configuration loads Django.
 CONFIGURATION = """[mypy]

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 import structlog
 
-from routing_agent import __version__, wire
+from routing_agent import __version__, metrics_page, wire
 from routing_agent.control.http_server import Answer, Request, error_answer, json_answer
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.reporter import resident_bytes
@@ -134,7 +134,7 @@ class AdminPort:
             return error_answer(405, "method_not_allowed", "Only GET here.")
         match request.path:
             case "/metrics":
-                text = self.metrics.render(self.fleet, now=time.monotonic())
+                text = metrics_page.render(self.metrics, self.fleet, now=time.monotonic())
                 return Answer(200, text.encode(), METRICS_TYPE)
             case "/healthz":
                 return json_answer({"status": "ok"})

@@ -32,7 +32,8 @@ from routing_agent.proxy.transcript import Transcript
 
 if TYPE_CHECKING:
     from routing_agent import wire
-    from routing_agent.proxy.ingress import ClientConnection, Incoming
+    from routing_agent.proxy.incoming import Incoming
+    from routing_agent.proxy.ingress import ClientConnection
     from routing_agent.proxy.server import Proxy
 
 # How long a client may take no bytes before we give it up.

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import httptools
 import structlog
 
-from routing_agent.core.paths import FORWARDED
 from routing_agent.core.sampling import FAILED_FROM
-from routing_agent.core.table import KeyOwner
 from routing_agent.proxy import admission, local
 from routing_agent.proxy.errors import STATUS_LINES, ErrorAnswer
 from routing_agent.proxy.exchange import Exchange
 from routing_agent.proxy.headers import WANTED
-from routing_agent.wire import Tenant
+from routing_agent.proxy.incoming import METHODS, NOBODY, USUAL, Incoming, body_fault, path_of
 
 if TYPE_CHECKING:
     from routing_agent.proxy.server import Proxy
@@ -40,28 +38,6 @@ LINGER_S: Final = 2.0
 NEVER: Final = float("inf")
 # A refused body up to this size is read and dropped, so that the connection can be kept.
 DROPPED_BODY_BYTES: Final = 64 * 1024
-NOBODY: Final = KeyOwner("", Tenant(name=""))
-
-
-class Incoming:
-    """One request as it comes in."""
-
-    __slots__ = ("body", "caller", "extra_lines", "headers", "keep_alive", "method", "parts",
-                 "path", "received_at", "refusal", "size", "version")  # fmt: skip
-
-    def __init__(self) -> None:
-        self.method = ""
-        self.path = ""
-        self.version = "1.1"
-        self.headers: dict[bytes, bytes] = {}
-        self.parts: list[bytes] = []
-        self.size = 0
-        self.body = b""
-        self.caller = NOBODY
-        self.refusal: ErrorAnswer | None = None
-        self.extra_lines = b""
-        self.keep_alive = True
-        self.received_at = 0.0
 
 
 class ClientConnection:
@@ -257,7 +233,7 @@ class ClientConnection:
         self._head_done = True
         parser = self._parser
         method = parser.get_method()
-        incoming.method = _METHODS.get(method) or method.decode("ascii", "replace")
+        incoming.method = METHODS.get(method) or method.decode("ascii", "replace")
         incoming.version = parser.get_http_version()
         incoming.keep_alive = parser.should_keep_alive() and incoming.version == "1.1"
         self._judge_head(incoming)
@@ -272,12 +248,12 @@ class ClientConnection:
 
     def _judge_head(self, incoming: Incoming) -> None:
         proxy = self._proxy
-        usual = _USUAL.get(self._target)
+        usual = USUAL.get(self._target)
         if usual is not None and incoming.method == "POST":
             incoming.path = usual
-            incoming.refusal = self._identify(incoming) or _body_fault(incoming)
+            incoming.refusal = self._identify(incoming) or body_fault(incoming)
             return
-        incoming.path = path = _path(self._target)
+        incoming.path = path = path_of(self._target)
         methods = local.allowed_methods(path, proxy.extra_paths())
         if methods is None:
             incoming.refusal = ErrorAnswer("unknown_path", f"There is no {path[:200]} here.")
@@ -285,7 +261,7 @@ class ClientConnection:
             refusal = local.method_error(incoming.method, path, methods)
             incoming.refusal, incoming.extra_lines = refusal
         elif incoming.method != "OPTIONS" and local.needs_key(path):
-            incoming.refusal = self._identify(incoming) or _body_fault(incoming)
+            incoming.refusal = self._identify(incoming) or body_fault(incoming)
 
     def _identify(self, incoming: Incoming) -> ErrorAnswer | None:
         table = self._proxy.fleet.table
@@ -431,31 +407,3 @@ class ClientConnection:
 _INTERNAL: Final = ErrorAnswer(
     "internal_error", "The router failed at this request. Its log has the reason."
 )
-
-
-_USUAL: Final = {path.encode(): path for path in FORWARDED}
-_JSON: Final = b"application/json"
-_UNUSUAL: Final = frozenset({b"transfer-encoding", b"content-encoding"})
-_METHODS: Final = {b"POST": "POST", b"GET": "GET", b"OPTIONS": "OPTIONS", b"HEAD": "HEAD"}
-
-
-def _path(target: bytes) -> str:
-    """Give the path of a target, without its query; of no form but the plain one."""
-    return target.partition(b"?")[0].decode("latin-1")
-
-
-def _body_fault(incoming: Incoming) -> ErrorAnswer | None:
-    if incoming.method != "POST":
-        return None
-    given = incoming.headers
-    if given.get(b"content-type") == _JSON and not given.keys() & _UNUSUAL:
-        return None
-    if given.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-        return ErrorAnswer("unsupported_transfer_encoding", "Only 'chunked' is understood.")
-    kind = given.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-    encoding = given.get(b"content-encoding", b"identity").lower()
-    if (kind != b"application/json" and not kind.endswith(b"+json")) or encoding != b"identity":
-        return ErrorAnswer(
-            "unsupported_media_type", "The body must be plain JSON (content-type application/json)."
-        )
-    return None

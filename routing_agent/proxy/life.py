@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from routing_agent.proxy.attempt import Attempt
     from routing_agent.proxy.errors import ErrorAnswer
     from routing_agent.proxy.held import HeldRequest
-    from routing_agent.proxy.ingress import Incoming
+    from routing_agent.proxy.incoming import Incoming
 
 CLIENT_LEFT: Final = 499
 # Errors whose message repeats what an engine said; the attempts tell the same in our words.

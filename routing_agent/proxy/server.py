@@ -31,7 +31,8 @@ from routing_agent.proxy.again import RetriedRequest
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.held import HeldRequest
 from routing_agent.proxy.ids import IdSource, is_sound
-from routing_agent.proxy.ingress import ClientConnection, Incoming
+from routing_agent.proxy.incoming import Incoming
+from routing_agent.proxy.ingress import ClientConnection
 from routing_agent.proxy.upstream import IDLE_LIMIT_S, EngineLink
 from routing_agent.wire import RequestRecord
 

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from routing_agent import wire
 from routing_agent.core.fleet import Fleet
-from routing_agent.metrics import TENANT_SERIES, FinishedRequest, Metrics
+from routing_agent.metrics import FinishedRequest, Metrics
+from routing_agent.metrics_page import TENANT_SERIES, render
 from routing_agent.wire import LATENCY_BOUNDS_S, latency_bucket
 from tests.agent.core.build import NOW, endpoint, fleet, pool, table
 
@@ -58,7 +59,7 @@ def record(**changes: object) -> FinishedRequest:
 
 def samples(metrics: Metrics, made: Fleet) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
-    text = metrics.render(made, now=NOW)
+    text = render(metrics, made, now=NOW)
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
@@ -116,9 +117,9 @@ def test_series_of_removed_replicas_and_pools_leave() -> None:
 def test_a_removed_pool_is_reported_before_it_is_forgotten() -> None:
     metrics = Metrics()
     metrics.request_finished(record(pool="gone"))
-    metrics.render(fleet(), now=NOW)
+    render(metrics, fleet(), now=NOW)
     assert [d.pool for d in metrics.take_deltas()[0]] == ["gone"]
-    metrics.render(fleet(), now=NOW)
+    render(metrics, fleet(), now=NOW)
     assert metrics.take_deltas() == ((), ())
 
 
@@ -176,7 +177,7 @@ def test_histograms_are_cumulative_and_end_in_infinity() -> None:
     metrics = Metrics()
     for seconds in (0.0005, 0.3, 10_000.0):
         metrics.request_finished(record(e2e_s=seconds))
-    text = metrics.render(fleet(), now=NOW)
+    text = render(metrics, fleet(), now=NOW)
     counts = [
         int(line.rpartition(" ")[2])
         for line in text.splitlines()

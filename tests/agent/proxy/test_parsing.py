@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routing_agent.proxy.request import IMAGE_BYTES, RequestRefused, parse
@@ -111,6 +111,7 @@ def stamped(data: bytes, **fields: Any) -> bytes:
 
 
 @given(st.lists(st.integers(0, 2000), max_size=6), ENDS)
+@example([386], b"\r\n")
 def test_what_else_the_stripped_event_says_moves_to_the_final_event(
     cuts: list[int], end: bytes
 ) -> None:

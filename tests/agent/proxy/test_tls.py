@@ -7,6 +7,7 @@ import json
 import shutil
 import ssl
 from pathlib import Path
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -119,7 +120,7 @@ class Port:
 
     async def open(self) -> Port:
         self.server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(self.rig.proxy),
+            lambda: cast(asyncio.Protocol, ClientConnection(self.rig.proxy)),
             "127.0.0.1",
             0,
             ssl=self.certificate.context,

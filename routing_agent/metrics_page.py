@@ -1,0 +1,175 @@
+"""The metrics page of an agent: all it counts and knows, as Prometheus families."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from routing_agent import exposition, wire
+from routing_agent.core.fleet import Fleet
+from routing_agent.metrics import Histogram, Metrics
+
+# Tenants with series of their own; the rest are added up under one name.
+TENANT_SERIES: Final = 500
+
+
+def render(metrics: Metrics, fleet: Fleet, *, now: float) -> str:
+    """Give the Prometheus text exposition (format 0.0.4) of everything."""
+    metrics.settle()
+    metrics.forget_gone(fleet)
+    return exposition.render(_families(metrics, fleet, now))
+
+
+def _families(metrics: Metrics, fleet: Fleet, now: float) -> Iterable[exposition.Family]:
+    yield from _traffic(metrics)
+    yield from _latencies(metrics)
+    yield from _replicas(fleet)
+    yield from _table(metrics, fleet, now)
+    yield from _records(metrics)
+    yield from _gpus(metrics.gpus)
+
+
+def _traffic(metrics: Metrics) -> Iterable[exposition.Family]:
+    names = ("pool", "model", "version", "code")
+    yield exposition.counter(
+        "requests_total",
+        "Finished requests by the status their client got (499: it left).",
+        [(dict(zip(names, key, strict=True)), n) for key, n in metrics.requests.items()],
+    )
+    requests: Counter[str] = Counter()
+    tokens: Counter[tuple[str, str]] = Counter()
+    for i, (tenant, counts) in enumerate(metrics.tenants.items()):
+        label = tenant if i < TENANT_SERIES else "other tenants"
+        requests[label] += counts.requests.total.total()
+        for kind, n in counts.tokens.total.items():
+            tokens[(label, kind)] += n
+    yield exposition.counter(
+        "tenant_requests_total",
+        "Finished requests by tenant.",
+        [({"tenant": tenant}, n) for tenant, n in requests.items()],
+    )
+    yield exposition.counter(
+        "tenant_tokens_total",
+        "Tokens by tenant and kind (prompt, output).",
+        [({"tenant": tenant, "kind": kind}, n) for (tenant, kind), n in tokens.items()],
+    )
+    yield exposition.counter(
+        "retries_total", "Attempts after a failed one.", [({}, metrics.retries_total)]
+    )
+    yield exposition.counter(
+        "shed_total",
+        "Requests that overload turned away, or to a fallback pool.",
+        [({"policy": policy}, n) for policy, n in metrics.shed_total.items()],
+    )
+
+
+def _latencies(metrics: Metrics) -> Iterable[exposition.Family]:
+    pools = [
+        ({"pool": pool, "version": version}, counts)
+        for (pool, version), counts in metrics.pools.items()
+    ]
+    told = (
+        ("ttft_seconds", "Time to first token of streams.", "ttft"),
+        ("tpot_seconds", "Mean time per output token after the first.", "tpot"),
+        ("e2e_seconds", "Time from a whole request to the end of its answer.", "e2e"),
+        ("queue_wait_seconds", "Time in this agent's queue.", "queue_wait"),
+    )
+    for name, text, field in told:
+        yield exposition.histogram(
+            name, text, [(labels, *_series(getattr(counts, field))) for labels, counts in pools]
+        )
+    yield exposition.histogram(
+        "stage_seconds",
+        "Time in each stage of a request; prefill is estimated as the rest of the TTFT.",
+        [
+            (labels | {"stage": stage}, *_series(histogram))
+            for labels, counts in pools
+            for stage, histogram in (("queue", counts.queue_wait), *counts.stages.items())
+        ],
+    )
+
+
+def _records(metrics: Metrics) -> Iterable[exposition.Family]:
+    yield exposition.gauge(
+        "stage_budget_seconds",
+        "What a part of a request may take: for a 7B model, 512 tokens in; decode for a token.",
+        [({"stage": stage}, budget_s) for stage, budget_s in _STAGE_BUDGETS.items()],
+    )
+    yield exposition.counter(
+        "request_records_total",
+        "Lives of requests by what became of them.",
+        [({"outcome": outcome}, n) for outcome, n in metrics.records.items()],
+    )
+
+
+# By the stages of `stage_seconds`: the engine's own scheduling is part of the prefill as we see it.
+_STAGE_BUDGETS: Final = {
+    "queue": wire.BUDGET_QUEUE_S,
+    "connect": wire.BUDGET_NETWORK_S,
+    "prefill": wire.BUDGET_SCHEDULING_S + wire.BUDGET_PREFILL_S,
+    "decode_token": wire.BUDGET_DECODE_TOKEN_S,
+}
+
+
+def _series(histogram: Histogram) -> tuple[list[int], float]:
+    return histogram.counts, histogram.sum_s
+
+
+def _replicas(fleet: Fleet) -> Iterable[exposition.Family]:
+    replicas = [({"pool": r.pool, "replica": r.id}, r) for r in fleet.replicas.values()]
+    told = (
+        ("inflight_requests", "Requests under way."),
+        ("inflight_tokens", "Prompt and expected output tokens under way."),
+    )
+    for name, text in told:
+        yield exposition.gauge(name, text, [(ls, getattr(r, name)) for ls, r in replicas])
+    counted = (
+        ("prompt_tokens_total", "Prompt tokens of finished requests."),
+        ("cached_prompt_tokens_total", "Prompt tokens that came from the prefix cache."),
+        ("output_tokens_total", "Output tokens of finished requests."),
+        ("errors_total", "Failures that count against the replica."),
+        ("ejections_total", "Times the breaker opened."),
+    )
+    for name, text in counted:
+        yield exposition.counter(name, text, [(ls, getattr(r, name)) for ls, r in replicas])
+    yield exposition.gauge(
+        "breaker_state",
+        "0 closed, 1 half open, 2 open.",
+        [(ls, _BREAKER_VALUES[r.breaker.state]) for ls, r in replicas],
+    )
+    yield exposition.gauge(
+        "adapter_loaded",
+        "1 for each adapter that is resident on a replica.",
+        [(ls | {"adapter": name}, 1) for ls, r in replicas for name in r.adapters],
+    )
+
+
+_BREAKER_VALUES: Final = {"closed": 0, "half_open": 1, "open": 2}
+
+
+def _table(metrics: Metrics, fleet: Fleet, now: float) -> Iterable[exposition.Family]:
+    yield exposition.summary(
+        "route_decision_seconds",
+        "Time to choose a replica.",
+        metrics.decisions,
+        metrics.decision_sum_s,
+    )
+    if fleet.table is None:
+        return
+    yield exposition.gauge("table_epoch", "Epoch of the routing table.", [({}, fleet.table.epoch)])
+    if metrics.table_applied_at is not None:
+        age_s = max(now - metrics.table_applied_at, 0.0)
+        yield exposition.gauge("table_age_seconds", "Time since it was applied.", [({}, age_s)])
+
+
+def _gpus(gpus: tuple[wire.Gpu, ...]) -> Iterable[exposition.Family]:
+    told = (
+        ("gpu_utilization_ratio", "Share of time the GPU was busy.", "utilization_ratio"),
+        ("gpu_memory_used_bytes", "GPU memory in use.", "memory_used_bytes"),
+        ("gpu_memory_total_bytes", "GPU memory there is.", "memory_bytes"),
+        ("gpu_temperature_celsius", "GPU temperature.", "temperature_celsius"),
+    )
+    for name, text, field in told:
+        samples = [({"gpu": str(g.index), "model": g.model}, getattr(g, field)) for g in gpus]
+        yield exposition.gauge(name, text, [(ls, v) for ls, v in samples if v is not None])
