@@ -15,9 +15,7 @@ from routing_agent.proxy.usage import Usage, merged, usage_of
 
 # A blank line: two line ends in a row, each LF, CRLF or CR (WHATWG HTML, section 9.2.5).
 # After CRLF a lone CR at the end of what has come is half a line end: its LF is on its way.
-_EVENT_END: Final = re.compile(
-    rb"\r\n(?:\r\n|\n|\r(?=[^\n]))|(?:\n|\r(?!\n))(?:\r\n|\n|\r)"
-)
+_EVENT_END: Final = re.compile(rb"\r\n(?:\r\n|\n|\r(?=[^\n]))|(?:(?<!\r)\n|\r(?!\n))(?:\r\n|\n|\r)")
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 # What a client is told of a request that an engine gave up on: vLLM and SGLang end such a stream as
 # if it were finished, with a reason that OpenAI's API does not know.

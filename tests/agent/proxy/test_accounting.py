@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from routing_agent import wire
+from routing_agent.metrics_page import render
 from tests.agent.proxy.client import RawClient, chat
 from tests.agent.proxy.conftest import Rig, key_hash, until
 from tests.fakes.engine import (
@@ -243,7 +244,7 @@ async def test_three_hundred_streams_meet_no_hidden_ceiling(rig: Rig) -> None:
         await client.head()
         assert await client.chunk()
     assert (await rig.ask(chat())).status == 200
-    assert "signalbox_inflight_requests" in rig.metrics.render(rig.fleet, now=rig.proxy.now)
+    assert "signalbox_inflight_requests" in render(rig.metrics, rig.fleet, now=rig.proxy.now)
     go.set()
     for client in clients:
         while await client.chunk():
