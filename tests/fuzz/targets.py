@@ -303,9 +303,9 @@ def metrics_page(data: bytes) -> None:
 
 def path(data: bytes) -> None:
     """No spelling but the exact one is a path of an engine."""
-    from routing_agent.proxy import ingress, local
+    from routing_agent.proxy import incoming, local
 
-    found = ingress._path(data)
+    found = incoming.path_of(data)
     if local.allowed_methods(found, ()) == ("POST", "OPTIONS"):
         assert found in FORWARDED
         assert data.partition(b"?")[0].decode() in FORWARDED
