@@ -22,7 +22,9 @@ from checks.stages import Tools
 
 FAST = "not slow and not browser and not e2e and not postgres"
 TOUR = "e2e"
-EVERYTHING = "not postgres"  # those run in the pass on PostgreSQL
+# One after the other they would take three times as long: most of a test is waiting.
+MOST = "not postgres and not browser and not e2e"
+OUTSIDE = "(browser or e2e) and not postgres"
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 COMPILED = "not interpreted and not slow"
 RELAY_TESTS = "tests/agent/proxy"
@@ -53,15 +55,18 @@ class Suite:
         self._stage("tests (tour)", ["-m", TOUR, "-v", *self.words], {})
 
     def all(self) -> None:
-        """Everything on SQLite; beside it, the control plane's tests on PostgreSQL."""
+        """Most on SQLite; beside it what drives browsers or processes, and PostgreSQL."""
         with (
             tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch,
-            ThreadPoolExecutor(1) as beside,
+            ThreadPoolExecutor(2) as beside,
             self._compiling() as compiling,
         ):
             on_postgresql = beside.submit(self.on_postgresql, f"{scratch}/on-postgresql")
-            words = ["-m", EVERYTHING, "--cov", "--cov-report=", *self.words]
-            self._stage("tests", words, {"COVERAGE_FILE": f"{scratch}/on-sqlite"})
+            words = ["--cov", "--cov-report=", *self.words]
+            outside = partial(self._pytest, ["-m", OUTSIDE, *words], aside=True)
+            from_outside = beside.submit(outside, {"COVERAGE_FILE": f"{scratch}/from-outside"})
+            self._stage("tests", ["-m", MOST, *words], {"COVERAGE_FILE": f"{scratch}/on-sqlite"})
+            self.run.stage("tests from outside", from_outside.result)
             self.run.stage("tests on PostgreSQL", on_postgresql.result)
             if not self.words:
                 self.floors(Path(scratch))

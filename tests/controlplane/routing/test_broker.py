@@ -48,10 +48,16 @@ def patience_s(usual_s: float) -> float:
     return 3 * django_settings.REDIS_TIMEOUT_S + 10 * usual_s
 
 
+def woken() -> bool:
+    """Try the broker, whatever was found out about it before."""
+    wake.health.open_until = 0.0
+    return wake.wake("routing.publish")
+
+
 @pytest.mark.redis
 class TestRealRedis:
     def test_a_frozen_broker_costs_a_moment_once(self, redis_server):
-        assert wake.wake("routing.publish") is True
+        assert any(woken() for _ in range(20))  # a busy machine may miss the limit of 0.2 s
         redis_server.freeze()
         first_s, woke = timed(lambda: wake.wake("routing.publish"))
         assert woke is False
@@ -59,8 +65,7 @@ class TestRealRedis:
         assert woke is False
         assert again_s < first_s  # the circuit is open: it is not even tried
         redis_server.thaw()
-        wake.health.open_until = 0.0
-        assert wake.wake("routing.publish") is True
+        assert any(woken() for _ in range(20))  # a busy machine may miss the limit of 0.2 s
 
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
