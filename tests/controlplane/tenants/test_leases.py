@@ -139,6 +139,7 @@ def test_the_page_of_a_tenant_without_limits_says_so():
     assert "No limits" in signed_in("viewer").get("/tenants/acme/").content.decode()
 
 
+@pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="set DATABASE_URL to PostgreSQL")
 def test_of_agents_that_ask_at_once_no_two_get_the_same_slot():
