@@ -65,12 +65,13 @@ class Suite:
             words = ["--cov", "--cov-report=", *self.words]
             outside = partial(self._pytest, ["-m", OUTSIDE, *words], aside=True)
             from_outside = beside.submit(outside, {"COVERAGE_FILE": f"{scratch}/from-outside"})
+            on_compiled = None if self.words else beside.submit(self._compiled, compiling)
             self._stage("tests", ["-m", MOST, *words], {"COVERAGE_FILE": f"{scratch}/on-sqlite"})
             self.run.stage("tests from outside", from_outside.result)
             self.run.stage("tests on PostgreSQL", on_postgresql.result)
-            if not self.words:
+            if on_compiled is not None:
+                self.run.stage("relay compiled", on_compiled.result)
                 self.floors(Path(scratch))
-                self.run.stage("relay compiled", lambda: self._compiled(compiling))
 
     @contextmanager
     def _compiling(self) -> Iterator[subprocess.Popen[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
@@ -20,6 +21,7 @@ from tests.fakes.engine import obliging
 def no_more_sockets() -> Iterator[None]:
     """Let this process open nothing more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gc.collect()  # what earlier tests left open must not become free in the middle
     lowest_free = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest_free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
