@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import shlex
 import signal
@@ -19,6 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from bench.live_agent import addresses, serving
 from bench.live_client import Ending, ask, chat
 from bench.machine import resident_mib
 from routing_agent.http_client import HttpClient
@@ -119,34 +119,24 @@ async def steady(agent: str, pid: int, options: argparse.Namespace) -> None:
 
 async def main(options: argparse.Namespace) -> int:
     """Run the rounds; the exit status is 1 if a stream got an error."""
-    words = [
-        sys.executable, "-m", "routing_agent", "serve", "--worker-urls", *options.urls,
-        "--port", str(options.port), "--admin-port", str(options.port + 1),
-        "--broken-stream", "continue", "--slow-start", "1", *shlex.split(options.serve_options),
-    ]  # fmt: skip
-    log = Path(options.log).open("wb")  # noqa: SIM115, ASYNC230 - the agent's, for its whole life
-    agent = await asyncio.create_subprocess_exec(*words, stdout=log, stderr=log)
-    url, admin, client = f"http://127.0.0.1:{options.port}", "", HttpClient()
-    admin = f"http://127.0.0.1:{options.port + 1}"
+    url, admin = addresses(options)
+    client = HttpClient()
     endings: list[Ending] = []
     try:
-        await until_healthy(url)
-        wanted = await golden(options.urls[-1], bodies(options.model, options.streams,
-                                                       options.tokens))  # fmt: skip
-        for number in range(1, options.rounds + 1):
-            await until_used(admin, client)
-            print(f"round {number}: {options.streams} streams, memory "
-                  f"{resident_mib(agent.pid):.1f} MiB", flush=True)  # fmt: skip
-            endings += await one_round(options, url, wanted)
-        if options.minutes:
-            await until_used(admin, client)
-            await steady(url, agent.pid, options)
+        async with serving(options, "--broken-stream", "continue", "--slow-start", "1") as agent:
+            await until_healthy(url)
+            asked = bodies(options.model, options.streams, options.tokens)
+            wanted = await golden(options.urls[-1], asked)
+            for number in range(1, options.rounds + 1):
+                await until_used(admin, client)
+                memory = f"memory {resident_mib(agent.pid):.1f} MiB"
+                print(f"round {number}: {options.streams} streams, {memory}", flush=True)
+                endings += await one_round(options, url, wanted)
+            if options.minutes:
+                await until_used(admin, client)
+                await steady(url, agent.pid, options)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            agent.terminate()
-        await agent.wait()
         await client.close()
-        log.close()
     return int(any(ending.outcome != GOOD for ending in endings))
 
 

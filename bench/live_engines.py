@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.live_agent import addresses, serving
 from bench.live_client import Ending, ask, chat, get_json
 from routing_agent.engine.calls import CallVerdict, EngineCall
 from routing_agent.engine.drivers import driver_for
@@ -433,45 +434,37 @@ CHECKS = (streaming, usage, cancel, adapters, unknown_models, overload, pauses, 
 
 async def main(options: argparse.Namespace) -> int:
     """Start the agent, run the checks, give the exit status."""
-    agent_words = [
-        sys.executable, "-m", "routing_agent", "serve", "--worker-urls", *options.urls,
-        "--port", str(options.port), "--admin-port", str(options.port + 1),
-        "--slow-start", "5", "--log-level", "info", *shlex.split(options.serve_options),
-    ]  # fmt: skip
-    log = Path(options.log).open("wb")  # noqa: SIM115, ASYNC230 - the agent's, for its whole life
-    agent = await asyncio.create_subprocess_exec(*agent_words, stdout=log, stderr=log)
     client = HttpClient()
-    base = f"http://127.0.0.1:{options.port}"
-    run = Run(
-        options.engine, options.urls, base, f"http://127.0.0.1:{options.port + 1}", client, options
-    )
+    run = Run(options.engine, options.urls, *addresses(options), client, options)
     try:
-        models = await get_json(client, f"{options.urls[0]}/v1/models")
-        run.model = options.model or models["data"][0]["id"]
-
-        async def all_known() -> bool:
-            replicas = (await run.replicas()).values()
-            return len(replicas) == len(run.urls) and all(
-                r.get("health") == "healthy" for r in replicas
-            )
-
-        ready_s = await until(all_known, 20.0)
-        await until(partial(_are_versions_known, run), 5.0)
-        versions = {r.get("engine_version") for r in (await run.replicas()).values()}
-        capacities = {r.get("kv_capacity_tokens") for r in (await run.replicas()).values()}
-        run.note("engines known: version, KV tokens", f"{versions}, {capacities}",
-                 ready_s is not None)  # fmt: skip
-        for check in CHECKS:
-            if not options.only or check.__name__ in options.only:
-                await check(run)
+        async with serving(options, "--slow-start", "5", "--log-level", "info"):
+            await _check_all(run, options)
     finally:
-        agent.terminate()
-        await agent.wait()
         await client.close()
-        log.close()
     if options.json:
         print(json.dumps([row.__dict__ for row in run.rows], indent=1))
     return 0 if all(row.ok for row in run.rows) else 1
+
+
+async def _check_all(run: Run, options: argparse.Namespace) -> None:
+    models = await get_json(run.client, f"{options.urls[0]}/v1/models")
+    run.model = options.model or models["data"][0]["id"]
+
+    async def all_known() -> bool:
+        replicas = (await run.replicas()).values()
+        return len(replicas) == len(run.urls) and all(
+            r.get("health") == "healthy" for r in replicas
+        )
+
+    ready_s = await until(all_known, 20.0)
+    await until(partial(_are_versions_known, run), 5.0)
+    versions = {r.get("engine_version") for r in (await run.replicas()).values()}
+    capacities = {r.get("kv_capacity_tokens") for r in (await run.replicas()).values()}
+    run.note("engines known: version, KV tokens", f"{versions}, {capacities}",
+             ready_s is not None)  # fmt: skip
+    for check in CHECKS:
+        if not options.only or check.__name__ in options.only:
+            await check(run)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from stack.compile import CANNOT
+
 from checks import servers, skips
 from checks.machine import Machine
 from checks.outcome import Outcome, Run
@@ -28,7 +30,6 @@ OUTSIDE = "(browser or e2e) and not postgres"
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 COMPILED = "not interpreted and not slow"
 RELAY_TESTS = "tests/agent/proxy"
-CANNOT_COMPILE = 3  # of bin/compile
 NOTHING_COLLECTED = 5  # pytest's exit code
 
 # Decisions are pure, so nothing excuses an untested branch; the floor of the whole is STYLE's.
@@ -59,13 +60,12 @@ class Suite:
         with (
             tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch,
             ThreadPoolExecutor(2) as beside,
-            self._compiling() as compiling,
         ):
             on_postgresql = beside.submit(self.on_postgresql, f"{scratch}/on-postgresql")
             words = ["--cov", "--cov-report=", *self.words]
             outside = partial(self._pytest, ["-m", OUTSIDE, *words], aside=True)
             from_outside = beside.submit(outside, {"COVERAGE_FILE": f"{scratch}/from-outside"})
-            on_compiled = None if self.words else beside.submit(self._compiled, compiling)
+            on_compiled = None if self.words else beside.submit(self._compiled)
             self._stage("tests", ["-m", MOST, *words], {"COVERAGE_FILE": f"{scratch}/on-sqlite"})
             self.run.stage("tests from outside", from_outside.result)
             self.run.stage("tests on PostgreSQL", on_postgresql.result)
@@ -73,28 +73,11 @@ class Suite:
                 self.run.stage("relay compiled", on_compiled.result)
                 self.floors(Path(scratch))
 
-    @contextmanager
-    def _compiling(self) -> Iterator[subprocess.Popen[str]]:
-        """Compile the relay meanwhile, as fast as may be: it is tested, not measured."""
-        words = [str(self.tools.folder / "python"), "bin/stack/compile.py", "--level", "0"]
-        with subprocess.Popen(
-            words,
-            cwd=self.tools.here.root,
-            env=self.tools.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            try:
-                yield process
-            finally:
-                process.terminate()
-
-    def _compiled(self, compiling: subprocess.Popen[str]) -> Outcome:
-        """Run the relay's tests against its compiled copy."""
-        said, _ = compiling.communicate()
-        if compiling.returncode == CANNOT_COMPILE:
+    def _compiled(self) -> Outcome:
+        """Compile the relay, as fast as may be: it is tested, not measured; run its tests so."""
+        compiling = self.tools.run(["python", "bin/stack/compile.py", "--level", "0"])
+        said = compiling.stdout + compiling.stderr
+        if compiling.returncode == CANNOT:
             return Outcome(verdict="skipped", why=said.strip())
         if compiling.returncode:
             return Outcome(verdict="failed", text=said)

@@ -66,15 +66,15 @@ def main(words: Sequence[str]) -> int:
     if (copy / compiled.DONE).is_file():
         print(f"already compiled: {copy}")
         return 0
-    problem = missing()
+    problem = prepare()
     if problem:
         print(f"bin/compile: {problem}", file=sys.stderr)
         return CANNOT
     return build(compiled.PACKAGE, copy, compiled.DONE, given.level)
 
 
-def missing() -> str:
-    """Say what is missing here and how to get it, or "" if all is there; packages are installed."""
+def prepare() -> str:
+    """Install the packages that compiling takes; give what this machine lacks, "" if nothing."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         return f"there is no C compiler ({compiler}). Install one, as gcc, or go on interpreted."

@@ -14,7 +14,7 @@ from controlplane.console.charts import Chart
 from controlplane.console.mixins import Page
 from controlplane.domain.errors import NotFound
 from controlplane.fleet.models import Replica
-from controlplane.fleet.views.charts import TARGETS, ChartView, changes, embedded
+from controlplane.fleet.views.charts import POOL_CHARTS, TARGETS, ChartView, changes, embedded
 from controlplane.telemetry import source
 from controlplane.telemetry.figures import Mark
 from controlplane.telemetry.models import RollUpState
@@ -24,21 +24,13 @@ from controlplane.telemetry.snapshots import NoData, SeriesSet, Window, window
 from controlplane.tenants import selectors as tenants
 from controlplane.tenants.views import TENANT_CHARTS
 
-VERSION_CHARTS = {
-    "requests": "Requests by outcome",
-    "ttft": "Time to first token",
-    "queue-wait": "Queue wait",
-    "kv": "KV cache usage",
-    "hit-rate": "Prefix hit rate",
-    "gpu": "GPU utilisation",
-    "tpot": "Time per output token",
-    "load": "Running and waiting",
-    "tokens": "Tokens",
-    "e2e": "End to end",
-    "preemptions": "Preemptions",
-}
+# As of a pool, what was asked of it first.
+VERSION_CHARTS = {"requests": POOL_CHARTS["requests"]} | POOL_CHARTS
 BY_POOL = "pools"
-FLEET_CHARTS = {"requests": "Requests by outcome", BY_POOL: "Requests by pool"} | VERSION_CHARTS
+FLEET_CHARTS = {
+    "requests": VERSION_CHARTS["requests"],
+    BY_POOL: "Requests by pool",
+} | VERSION_CHARTS
 
 
 def fleet_data(chart: str, wanted: Window) -> SeriesSet | NoData:

@@ -77,8 +77,8 @@ def test_without_a_compiler_the_command_says_what_to_install(
 ) -> None:
     """It is no failure of the product: everything goes on interpreted."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "no C compiler" in compiling.missing()
-    assert "go on interpreted" in compiling.missing()
+    assert "no C compiler" in compiling.prepare()
+    assert "go on interpreted" in compiling.prepare()
 
 
 def test_every_compiled_module_exists_and_none_is_decoded_into() -> None:
