@@ -229,6 +229,7 @@ async def test_the_captured_refusal_of_vllm_gets_a_retry_after(rig: Rig) -> None
     refusal = next(s for s in streams if s["status"] == 503)
     assert "retry-after" not in {name.lower() for name in refusal["headers"]}
     await rig.start(failing(503, refusal["body"]))
+    rig.configure(overload="reject")
     reply = await rig.ask(STREAM)
     assert (reply.status, reply.json()) == (503, refusal["body"])
     assert reply.headers["retry-after"] == "1"
