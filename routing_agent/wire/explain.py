@@ -1,0 +1,29 @@
+"""Asking an agent where a request would go."""
+
+from __future__ import annotations
+
+from routing_agent.wire.base import Count, Message
+from routing_agent.wire.lives import Candidate
+
+
+class ExplainRequest(Message, frozen=True, kw_only=True, tag_field="kind", tag="explain"):
+    """Ask where a request would go, without sending it."""
+
+    model: str
+    tenant: str = ""
+    session: str = ""
+    prompt: str = ""
+    max_tokens: Count | None = None
+
+
+class Explanation(Message, frozen=True, kw_only=True, tag_field="kind", tag="explanation"):
+    """Where a request would go, and why."""
+
+    pool: str = ""
+    version: str = ""
+    policy: str = ""
+    replica: str = ""
+    route: str = ""  # the value of x-signalbox-route
+    reason: str = ""
+    candidates: tuple[Candidate, ...] = ()
+    error: str = ""

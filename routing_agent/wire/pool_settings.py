@@ -1,0 +1,67 @@
+"""Every knob of a pool that its agents obey."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from routing_agent.wire.base import Count, Message, Ratio, Seconds
+
+PolicyName = Literal[
+    "round_robin",
+    "random",
+    "least_requests",
+    "least_tokens",
+    "consistent_hash",
+]
+
+
+class PoolSettings(Message, frozen=True, kw_only=True):
+    """Every knob of a pool that its agents obey, with the product's defaults.
+
+    This class is the one table of defaults: console, API, documentation and the stand-alone
+    router read it (`tests/contract/` holds them equal). Seconds and counts.
+    """
+
+    policy: PolicyName = "least_tokens"
+    affinity_key: Literal["session", "user"] = "session"
+    virtual_nodes: Annotated[int, Meta(ge=1, le=4096)] = 160
+    ring_bound: Annotated[float, Meta(ge=1)] = 1.25
+    session_lifetime_s: Seconds = 1800.0
+    hit_dial: Annotated[float, Meta(ge=0)] = 3.0
+    near_tie_ratio: Ratio = 0.05
+    near_tie_s: Annotated[float, Meta(ge=0)] = 0.05
+    profile_idle_s: Seconds = 1200.0
+    profile_blocks: Count | None = None  # None: as many as the replica's KV cache really holds
+    kv_soft_usage: Ratio = 0.85
+    kv_hard_usage: Ratio = 0.95
+    scrape_interval_s: Seconds = 1.0
+    scrape_stale_s: Seconds = 5.0
+    scrape_dead_s: Seconds = 30.0
+    queue_limit_per_replica: Count = 8
+    queue_deadline_s: Seconds = 30.0
+    ttft_limit_s: Seconds = 30.0
+    stall_limit_s: Seconds = 10.0
+    connect_limit_s: Seconds = 1.0
+    end_to_end_limit_s: Seconds = 600.0
+    max_retries: Annotated[int, Meta(ge=0, le=5)] = 2
+    retry_backoff_s: Annotated[float, Meta(ge=0)] = 0.1
+    retry_jitter: Ratio = 0.2
+    retry_budget_ratio: Ratio = 0.1
+    breaker_failures: Annotated[int, Meta(ge=1)] = 5
+    breaker_window_s: Seconds = 30.0
+    breaker_open_s: Seconds = 15.0
+    breaker_good_to_close: Annotated[int, Meta(ge=1)] = 2
+    eject_ceiling_ratio: Ratio = 0.5
+    probe_interval_s: Seconds = 5.0
+    probe_timeout_s: Seconds = 3.0
+    probe_failures: Annotated[int, Meta(ge=1)] = 3
+    probe_recoveries: Annotated[int, Meta(ge=1)] = 2
+    slow_start_s: Annotated[float, Meta(ge=0)] = 30.0
+    slow_start_from_ratio: Ratio = 0.1
+    drain_limit_s: Annotated[float, Meta(gt=0, le=1800)] = 600.0
+    broken_stream: Literal["continue", "end"] = "end"
+    max_concurrency_per_replica: Count | None = None  # None: no ceiling of our own
+    body_limit_bytes: Annotated[int, Meta(ge=1024)] = 16 * 1024 * 1024
+    extra_paths: tuple[str, ...] = ()

@@ -1,0 +1,133 @@
+"""An agent's heartbeat, and the control plane's answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from routing_agent.wire.base import Count, Message, Ratio, Seconds
+from routing_agent.wire.lives import RequestRecord
+from routing_agent.wire.nodes import NodeFacts
+
+
+class ReplicaReport(Message, frozen=True, kw_only=True):
+    """One replica as one agent sees it; counters run since `Report.started_at`."""
+
+    replica: str
+    pool: str = ""
+    health: Literal["unknown", "healthy", "unhealthy"] = "unknown"
+    health_reason: str = ""
+    warmed: bool = False  # answered a first completion of the prober
+    breaker: Literal["closed", "open", "half_open"] = "closed"
+    inflight_requests: Count = 0
+    inflight_tokens: Count = 0
+    engine_running: Count | None = None
+    engine_waiting: Count | None = None
+    engine_max_running: Count | None = None  # requests it computes at once
+    kv_usage: Ratio | None = None
+    kv_capacity_tokens: Count | None = None
+    scrape_age_s: float | None = None
+    scrape_error: str = ""
+    process_started_at: float | None = None
+    engine_version: str = ""
+    requests_total: Count = 0
+    errors_total: Count = 0
+    ejections_total: Count = 0
+    prompt_tokens_total: Count = 0
+    cached_prompt_tokens_total: Count = 0
+    output_tokens_total: Count = 0
+    preemptions_total: Count | None = None
+    adapters: tuple[str, ...] = ()
+
+
+Histogram = dict[
+    int, int
+]  # bucket index (see LATENCY_BOUNDS_S) -> new samples; empty ones left out
+
+
+class PoolDelta(Message, frozen=True, kw_only=True):
+    """What a pool and version did since the previous report."""
+
+    pool: str
+    version: str
+    requests: dict[str, int] = {}  # by HTTP status as text; "499" = the client left
+    ttft: Histogram = {}
+    tpot: Histogram = {}
+    e2e: Histogram = {}
+    queue_wait: Histogram = {}
+    prompt_tokens: Count = 0
+    cached_prompt_tokens: Count = 0
+    output_tokens: Count = 0
+    retries: Count = 0
+    shed: Count = 0
+
+
+class TenantDelta(Message, frozen=True, kw_only=True):
+    """What a tenant did since the previous report."""
+
+    tenant: str
+    requests: dict[str, int] = {}
+    prompt_tokens: Count = 0
+    output_tokens: Count = 0
+
+
+class UsageRecord(Message, frozen=True, kw_only=True):
+    """One finished request, counted once: numbered by the agent, resent until acknowledged."""
+
+    number: Count
+    at: float
+    request_id: str
+    tenant: str
+    api_key: str = ""
+    model: str = ""
+    version: str = ""
+    pool: str = ""
+    adapter: str = ""
+    status: int = 200
+    prompt_tokens: Count = 0
+    cached_prompt_tokens: Count = 0
+    output_tokens: Count = 0
+    estimated: bool = False  # the engine gave no usage figures; counted by us
+
+
+class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report"):
+    """An agent's heartbeat, every two seconds with jitter.
+
+    `number` grows by one a report and makes a repeated report harmless: deltas are booked once.
+    """
+
+    agent: str
+    number: Count
+    started_at: float
+    sent_at: float  # by the agent's clock: for display only, never compared with the server's
+    # The deltas below were counted over this long, and that counting ended this long ago: both by
+    # the agent's monotonic clock. `None`: an older agent, which does not tell.
+    covers_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    taken_ago_s: Annotated[float, Meta(ge=0)] = 0.0
+    uptime_s: float = 0.0
+    agent_version: str = ""
+    lineage: str = ""
+    epoch: Count = 0
+    digest: str = ""
+    table_source: Literal["none", "push", "pull", "disk"] = "none"
+    draining: bool = False
+    node: NodeFacts = NodeFacts()
+    replicas: tuple[ReplicaReport, ...] = ()
+    pools: tuple[PoolDelta, ...] = ()
+    tenants: tuple[TenantDelta, ...] = ()
+    usage: tuple[UsageRecord, ...] = ()
+    records: tuple[RequestRecord, ...] = ()
+    open_connections: Count = 0
+    memory_bytes: Count | None = None
+
+
+class ReportReply(Message, frozen=True, kw_only=True, tag_field="kind", tag="report-reply"):
+    """The control plane's answer: what is newest, and what it has safely stored."""
+
+    server_time: float
+    lineage: str
+    epoch: Count  # newest published; an agent behind pulls
+    usage_acknowledged: Count = 0  # records up to this number are stored
+    records_acknowledged: Count = 0  # of `Report.records`, those up to this number are stored
+    report_interval_s: Seconds = 2.0
