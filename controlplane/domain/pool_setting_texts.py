@@ -13,6 +13,7 @@ _WAITING: Final = "Queue and limits of time"
 _RETRYING: Final = "Retries and breaker"
 _PROBING: Final = "Health and life-cycle"
 _EDGES: Final = "Requests"
+_ADAPTERS: Final = "LoRA adapters"
 
 TEXTS: Final[Mapping[str, Text]] = {
     "policy": (_CHOOSING, "Policy", "", "How agents choose among the replicas of this pool."),
@@ -221,5 +222,19 @@ TEXTS: Final[Mapping[str, Text]] = {
         "Further paths",
         "",
         "Inference paths forwarded besides the standard ones; management paths are refused.",
+    ),
+    "adapter_slots": (
+        _ADAPTERS,
+        "Adapter slots",
+        "adapters a replica",
+        "LoRA adapters a replica holds at once; the least recently used make room. Not above what"
+        " its engine was started for (vLLM: --max-cpu-loras); 0: none.",
+    ),
+    "adapter_max_rank": (
+        _ADAPTERS,
+        "Largest adapter rank",
+        "",
+        "Adapters of a higher rank are not loaded here. Not above what its engine was started for"
+        " (vLLM: --max-lora-rank, 16 unless set).",
     ),
 }

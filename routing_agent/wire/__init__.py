@@ -7,6 +7,30 @@ Times are Unix seconds (float), durations seconds, sizes bytes or tokens, ratios
 `None`; an empty string or tuple means "none", never "unknown".
 """
 
+from routing_agent.wire.adapters import (
+    ADAPTER_FILES as ADAPTER_FILES,
+)
+from routing_agent.wire.adapters import (
+    SERVED_NAME_DIGITS as SERVED_NAME_DIGITS,
+)
+from routing_agent.wire.adapters import (
+    Adapter as Adapter,
+)
+from routing_agent.wire.adapters import (
+    AdapterFile as AdapterFile,
+)
+from routing_agent.wire.adapters import (
+    AdapterFileName as AdapterFileName,
+)
+from routing_agent.wire.adapters import (
+    AdapterStage as AdapterStage,
+)
+from routing_agent.wire.adapters import (
+    AdapterState as AdapterState,
+)
+from routing_agent.wire.adapters import (
+    Sha256 as Sha256,
+)
 from routing_agent.wire.base import (
     LATENCY_BOUNDS_S as LATENCY_BOUNDS_S,
 )

@@ -65,3 +65,5 @@ class PoolSettings(Message, frozen=True, kw_only=True):
     max_concurrency_per_replica: Count | None = None  # None: no ceiling of our own
     body_limit_bytes: Annotated[int, Meta(ge=1024)] = 16 * 1024 * 1024
     extra_paths: tuple[str, ...] = ()
+    adapter_slots: Annotated[int, Meta(ge=0, le=1024)] = 8  # LoRA adapters a replica may hold
+    adapter_max_rank: Annotated[int, Meta(ge=1, le=1024)] = 64

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from routing_agent.wire.adapters import AdapterState
 from routing_agent.wire.base import Count, Message, Ratio, Seconds
 from routing_agent.wire.lives import RequestRecord
 from routing_agent.wire.nodes import NodeFacts
@@ -38,7 +39,8 @@ class ReplicaReport(Message, frozen=True, kw_only=True):
     cached_prompt_tokens_total: Count = 0
     output_tokens_total: Count = 0
     preemptions_total: Count | None = None
-    adapters: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()  # what its engine was seen to list: our served names only
+    adapter_states: tuple[AdapterState, ...] = ()  # told by the agent on its node alone
 
 
 Histogram = dict[
@@ -83,7 +85,7 @@ class UsageRecord(Message, frozen=True, kw_only=True):
     model: str = ""
     version: str = ""
     pool: str = ""
-    adapter: str = ""
+    adapter: str = ""  # `Adapter.served_name`, also of a request that found it not loaded
     status: int = 200
     prompt_tokens: Count = 0
     cached_prompt_tokens: Count = 0

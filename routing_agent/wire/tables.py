@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from routing_agent.wire.adapters import Adapter
 from routing_agent.wire.base import Count, Message
 from routing_agent.wire.pool_settings import PoolSettings
 
@@ -36,7 +37,7 @@ class Endpoint(Message, frozen=True, kw_only=True):
     weight: Annotated[float, Meta(gt=0)] = 1.0  # relative capacity
     ready_at: float = 0.0  # start of the slow-start ramp; 0 = long ago
     kv_capacity_tokens: Count | None = None
-    adapters: tuple[str, ...] = ()  # resident LoRA adapters
+    adapters: tuple[str, ...] = ()  # LoRA adapters it should hold, by `Adapter.served_name`
     gpus: tuple[Count, ...] = ()  # indices of its node's GPUs that it holds
 
 
@@ -121,6 +122,7 @@ class RoutingTable(Message, frozen=True, kw_only=True, tag_field="kind", tag="ro
     pools: tuple[Pool, ...] = ()
     tenants: tuple[Tenant, ...] = ()
     api_keys: tuple[ApiKey, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
 
 
 def table_digest(table: RoutingTable) -> str:
