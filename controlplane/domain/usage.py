@@ -1,4 +1,4 @@
-"""Adding usage records up by hour, tenant, key, model and version."""
+"""Adding usage records up by hour, tenant, key, model, version and adapter."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class UsageKey:
     api_key: str
     model: str
     version: str
+    adapter: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +55,7 @@ def roll_up(records: Iterable[UsageRecord], *, now: datetime) -> dict[UsageKey, 
             api_key=record.api_key[:32],
             model=record.model[:200],
             version=record.version[:100],
+            adapter=record.adapter[:200],
         )
         sums.setdefault(key, UsageSums()).add(record)
     return dict(sorted(sums.items()))

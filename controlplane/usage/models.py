@@ -8,7 +8,7 @@ from controlplane.fleet.models import Agent
 
 
 class UsageHour(models.Model):
-    """One hour of one tenant's key on one model version, through one agent.
+    """One hour of one tenant's key on one model version and adapter, through one agent.
 
     The agent is part of the key so that agents never wait for each other's rows; readers add up.
     """
@@ -19,6 +19,7 @@ class UsageHour(models.Model):
     api_key = models.CharField(max_length=32, blank=True)
     model = models.CharField(max_length=200, blank=True)
     version = models.CharField(max_length=100, blank=True)
+    adapter = models.CharField(max_length=200, blank=True)  # its served name
     requests = models.PositiveBigIntegerField(default=0)
     failed = models.PositiveBigIntegerField(default=0)
     estimated = models.PositiveBigIntegerField(default=0)  # requests whose tokens we counted
@@ -30,7 +31,7 @@ class UsageHour(models.Model):
         ordering = ["-hour", "tenant"]
         constraints = [
             models.UniqueConstraint(
-                fields=["hour", "agent", "tenant", "api_key", "model", "version"],
+                fields=["hour", "agent", "tenant", "api_key", "model", "version", "adapter"],
                 name="usage_one_row_per_hour_and_key",
             )
         ]

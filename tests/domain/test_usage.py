@@ -34,6 +34,15 @@ def test_records_of_one_hour_and_key_become_one_sum():
     assert (sums.prompt_tokens, sums.cached_prompt_tokens, sums.output_tokens) == (15, 4, 2)
 
 
+def test_an_adapter_and_its_base_model_are_counted_apart():
+    records = [record(adapter="acme.sql.0123456789ab", output_tokens=3), record(output_tokens=4)]
+    rolled = roll_up(records, now=NOW)
+    assert {k.adapter: s.output_tokens for k, s in rolled.items()} == {
+        "": 4,
+        "acme.sql.0123456789ab": 3,
+    }
+
+
 @pytest.mark.parametrize("at", [0.0, 1e300, float("nan"), -1e18, 4e9])
 def test_a_moment_that_cannot_be_counts_as_now(at):
     assert [key.hour for key in roll_up([record(at=at)], now=NOW)] == [HOUR]
