@@ -56,6 +56,7 @@ INSTALLED_APPS = [
     "controlplane.routing",
     "controlplane.usage",
     "controlplane.planning",
+    "controlplane.reliability",
     "controlplane.telemetry",
     "controlplane.api",
     "controlplane.overview",
@@ -170,6 +171,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "usage.forget_requests",
         "schedule": 600.0,
         "options": {"expires": 600},
+    },
+    "book-budgets": {
+        "task": "reliability.book_budgets",
+        "schedule": 60.0,
+        "options": {"expires": 60},
     },
     "roll-up": {"task": "telemetry.roll_up", "schedule": 60.0, "options": {"expires": 60}},
     "roll-up-retention": {

@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class ReliabilityConfig(AppConfig):
+    name = "controlplane.reliability"
