@@ -28,6 +28,8 @@ TOUR = "e2e"
 MOST = "not postgres and not browser and not e2e"
 OUTSIDE = "(browser or e2e) and not postgres"
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
+# In one pass only: it makes tests slower by a third.
+MEASURING = ("--cov", "--cov-report=")
 COMPILED = "not interpreted and not slow"
 RELAY_TESTS = "tests/agent/proxy"
 NOTHING_COLLECTED = 5  # pytest's exit code
@@ -61,17 +63,17 @@ class Suite:
             tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch,
             ThreadPoolExecutor(2) as beside,
         ):
-            on_postgresql = beside.submit(self.on_postgresql, f"{scratch}/on-postgresql")
-            words = ["--cov", "--cov-report=", *self.words]
-            outside = partial(self._pytest, ["-m", OUTSIDE, *words], aside=True)
-            from_outside = beside.submit(outside, {"COVERAGE_FILE": f"{scratch}/from-outside"})
+            on_postgresql = beside.submit(self.on_postgresql)
+            outside = ["-m", OUTSIDE, *self.words]
+            from_outside = beside.submit(partial(self._pytest, outside, {}, aside=True))
             on_compiled = None if self.words else beside.submit(self._compiled)
-            self._stage("tests", ["-m", MOST, *words], {"COVERAGE_FILE": f"{scratch}/on-sqlite"})
+            measured = {"COVERAGE_FILE": f"{scratch}/on-sqlite"}
+            self._stage("tests", ["-m", MOST, *MEASURING, *self.words], measured)
             self.run.stage("tests from outside", from_outside.result)
             self.run.stage("tests on PostgreSQL", on_postgresql.result)
             if on_compiled is not None:
                 self.run.stage("relay compiled", on_compiled.result)
-                self.floors(Path(scratch))
+                self.floors(measured)
 
     def _compiled(self) -> Outcome:
         """Compile the relay, as fast as may be: it is tested, not measured; run its tests so."""
@@ -83,14 +85,13 @@ class Suite:
             return Outcome(verdict="failed", text=said)
         return self._pytest(["-p", "tests.compiled", "-m", COMPILED, RELAY_TESTS], {}, aside=True)
 
-    def on_postgresql(self, coverage_file: str) -> Outcome:
+    def on_postgresql(self) -> Outcome:
         """Run what touches the database once more, on the database of production."""
         if self.machine.postgresql is None and not os.environ.get("DATABASE_URL"):
             return Outcome(verdict="skipped", why="there is none here")
-        words = ["--cov", "--cov-report=", "-m", "not browser and not e2e", *self._paths()]
+        words = ["-m", "not browser and not e2e", *self._paths()]
         with self._postgresql() as url:
-            environment = {"COVERAGE_FILE": coverage_file, "DATABASE_URL": url}
-            return self._pytest(words, environment, aside=True)
+            return self._pytest(words, {"DATABASE_URL": url}, aside=True)
 
     def _paths(self) -> list[str]:
         """Add the folders that matter, unless the caller's words name paths already."""
@@ -108,15 +109,12 @@ class Suite:
         with servers.postgresql(self.machine.postgresql) as url:
             yield url
 
-    def floors(self, scratch: Path) -> None:
-        """Fail where the coverage of both passes together has dropped below its floor."""
-        environment = {"COVERAGE_FILE": str(scratch / "both")}
-        files = [str(file) for file in scratch.iterdir()]
-        self.tools.run(["coverage", "combine", *files], environment)
+    def floors(self, measured: Mapping[str, str]) -> None:
+        """Fail where the coverage of the pass that was measured has dropped below its floor."""
         for title, (floor, only) in FLOORS.items():
             words = ["coverage", "report", f"--fail-under={floor}", "--skip-covered"]
             words += [f"--include={','.join(only)}"] if only else []
-            self.run.stage(title, partial(self.tools.check, *words, environment=environment))
+            self.run.stage(title, partial(self.tools.check, *words, environment=measured))
 
     def _stage(self, title: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.run.stage(title, lambda: self._pytest(words, environment))
