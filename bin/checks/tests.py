@@ -27,6 +27,7 @@ TOUR = "e2e"
 # One after the other they would take three times as long: most of a test is waiting.
 MOST = "not postgres and not browser and not e2e"
 OUTSIDE = "(browser or e2e) and not postgres"
+ON_POSTGRESQL = "django_db and not one_database and not browser and not e2e"
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 # In one pass only: it makes tests slower by a third.
 MEASURING = ("--cov", "--cov-report=")
@@ -89,7 +90,7 @@ class Suite:
         """Run what touches the database once more, on the database of production."""
         if self.machine.postgresql is None and not os.environ.get("DATABASE_URL"):
             return Outcome(verdict="skipped", why="there is none here")
-        words = ["-m", "not browser and not e2e", *self._paths()]
+        words = ["-m", ON_POSTGRESQL, *self._paths()]
         with self._postgresql() as url:
             return self._pytest(words, {"DATABASE_URL": url}, aside=True)
 

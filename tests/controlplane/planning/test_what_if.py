@@ -17,7 +17,7 @@ from controlplane.telemetry.models import Step
 from tests.controlplane.calling import caller, ok
 from tests.controlplane.staff import signed_in
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
 MODEL = {"model": "qwen2.5-7b", "gpu": "a100-80gb"}
 
 

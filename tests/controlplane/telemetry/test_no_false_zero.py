@@ -23,7 +23,12 @@ from tests.controlplane.staff import signed_in
 from tests.controlplane.telemetry.conftest import delta, replica, report
 from tests.factories import make_agent, make_pool, make_replica, make_tenant, make_version
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.django_db]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.slow,
+    pytest.mark.one_database,
+    pytest.mark.django_db,
+]
 
 LATENCIES = ("ttft", "tpot", "e2e", "queue_wait")
 Drawn = dict[str, dict[str, Any]]  # address → payload
