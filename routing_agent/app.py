@@ -99,6 +99,7 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
         admin = AdminPort(gate, parts.fleet, parts.metrics, proxy, life.receiver, life.state)
         admin.records = parts.keep_records(proxy)
         admin.records.pass_on_to(life.keep_record)
+        admin.obey = life.obey if life.engines is not None else None
         life.receiver.start_from_disk()
         identity = life.kept_identity()
         if identity is not None:  # a restart obeys pushes from the first moment
@@ -118,6 +119,8 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
                 "leases": life.leases.run(),
                 "gpus": life.watch_gpus(),
             }
+            if life.engines is not None:
+                loops["engines"] = life.engines.watch()
             await run_until_drained(loops, proxy, parts.config.drain_limit_s, stop)
             await life.say_goodbye()
 

@@ -19,11 +19,19 @@ from typing import Any, Literal, NoReturn, get_args
 
 import msgspec
 
+from routing_agent import engine_options
+from routing_agent.engine.programs import EngineRules
 from routing_agent.gpu import SimulatedGpus
 from routing_agent.http_client import split_url
 from routing_agent.other_routers import hints
 from routing_agent.otlp import Collector, collector_of
-from routing_agent.wire import SAMPLE_RATIO, EngineName, OverloadPolicy, PolicyName, PoolSettings
+from routing_agent.wire import (
+    SAMPLE_RATIO,
+    EngineName,
+    OverloadPolicy,
+    PolicyName,
+    PoolSettings,
+)
 
 TOKEN_VARIABLE = "SIGNALBOX_TOKEN"  # noqa: S105 - the variable's name
 DEFAULTS = PoolSettings()
@@ -104,6 +112,7 @@ class Managed:
     client_cert: Path | None
     client_key: Path | None
     token: str = field(repr=False, default="")
+    engines: EngineRules | None = None  # None: starts none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +195,7 @@ def agent_config(words: Sequence[str]) -> Config:
     parser.add_argument(
         "--drain-timeout", type=float, default=DEFAULTS.drain_limit_s, metavar="SECONDS"
     )
+    engine_options.add_arguments(parser)
     return _read(parser, words, _agent_from)
 
 
@@ -269,6 +279,7 @@ def _agent_from(options: argparse.Namespace) -> Config:
         client_cert=options.client_cert,
         client_key=options.client_key,
         token=_token(options.token_file),
+        engines=_engines(options),
     )
     return _config(options, role, options.drain_timeout)
 
@@ -291,6 +302,16 @@ def _config(
         sample_ratio=_ratio("--sample-ratio", options.sample_ratio),
         collector=_collector(options.otlp_endpoint),
     )
+
+
+def _engines(options: argparse.Namespace) -> EngineRules | None:
+    host = options.engine_host or options.host
+    try:
+        return engine_options.rules(
+            options, host=host, address=options.advertise_host or _reachable(host)
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _ratio(option: str, value: float) -> float:

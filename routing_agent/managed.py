@@ -17,7 +17,7 @@ import structlog
 from routing_agent import __version__
 from routing_agent.config import Managed
 from routing_agent.control.clock import ControlClock
-from routing_agent.control.files import private_folder
+from routing_agent.control.files import private_folder, write_durably
 from routing_agent.control.identity import Identity, IdentityFile, Registrar
 from routing_agent.control.leases import LeaseCalls
 from routing_agent.control.numbers import ReportNumbers
@@ -30,10 +30,20 @@ from routing_agent.control.spool import UsageSpool
 from routing_agent.control.traffic import TrafficPort
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
+from routing_agent.engine.process import EngineProcesses
 from routing_agent.gpu import GpuReader, SimulatedReadings
 from routing_agent.http_client import HttpClient
 from routing_agent.metrics import FinishedRequest, Metrics
-from routing_agent.wire import Endpoint, NodeFacts, RegisterRequest, RequestRecord, RoutingTable
+from routing_agent.wire import (
+    Action,
+    ActionReceipt,
+    Endpoint,
+    EngineProcess,
+    NodeFacts,
+    RegisterRequest,
+    RequestRecord,
+    RoutingTable,
+)
 
 log = structlog.get_logger()
 
@@ -71,6 +81,7 @@ class ManagedLife:
     _node: NodeFacts = field(init=False)
     _reporter: Reporter | None = None
     _leases: LeaseCalls | None = None
+    engines: EngineProcesses | None = None  # None: this agent starts none
     _lock: int = field(init=False)
 
     def __enter__(self) -> ManagedLife:
@@ -86,6 +97,9 @@ class ManagedLife:
         readings = SimulatedReadings(self.role.name) if self.role.simulated_gpus else None
         self.on_page = readings.note_page if readings else None
         self._gpus = GpuReader(self.role.simulated_gpus, readings)
+        if self.role.engines is not None:
+            self.engines = EngineProcesses(self.role.engines, folder / "engines", write_durably)
+            self.engines.adopt()
         self._read_gpus()
         return self
 
@@ -154,6 +168,7 @@ class ManagedLife:
             node=lambda: self._node,
             traffic=traffic,
             records=self._records,
+            engines=self._engine_reports,
         )
         reporter = self._reporter = Reporter(link, sources, self.parts.chance)
         self._leases = LeaseCalls(
@@ -190,6 +205,16 @@ class ManagedLife:
         except TimeoutError:
             log.warning("last_report_not_sent", why="the control plane did not answer")
 
+    # -- engines of this node -------------------------------------------------------------------
+
+    async def obey(self, action: Action) -> ActionReceipt:
+        """Start or stop an engine; what expires does so by the control plane's time."""
+        assert self.engines is not None  # noqa: S101 - only then this is offered
+        return await self.engines.obey(action, self.clock.now())
+
+    def _engine_reports(self) -> tuple[EngineProcess, ...]:
+        return self.engines.report() if self.engines is not None else ()
+
     # -- the node ------------------------------------------------------------------------------
 
     async def watch_gpus(self) -> None:
@@ -214,6 +239,7 @@ class ManagedLife:
             "usage_dropped": self._spool.dropped,
             "records_pending": self._records.pending,
             "records_dropped": self._records.dropped,
+            "engines": self._engine_reports(),
         }
 
     def _limits(self) -> list[dict[str, object]]:
@@ -243,6 +269,7 @@ class ManagedLife:
             driver_version=readings.driver_version,
             cuda_version=readings.cuda_version,
             gpus=readings.gpus,
+            executor=self.role.engines.facts if self.role.engines is not None else None,
         )
 
 

@@ -30,6 +30,7 @@ from routing_agent.records import RecentRecords
 log = structlog.get_logger()
 
 REQUESTS_PATH = "/agent/v1/requests"
+ACTIONS_PATH = "/agent/v1/actions"
 REQUESTS_SHOWN = 50
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -67,7 +68,7 @@ class LocalReading:
 
     def check(self, request: Request) -> None:
         """Let in reading calls from loopback addresses."""
-        if request.method == "PUT":
+        if request.method == "PUT" or request.path == ACTIONS_PATH:
             raise SignatureRefused(
                 "standalone",
                 "This agent runs stand-alone: it makes its own table from --worker-urls and takes "
@@ -91,6 +92,7 @@ class AdminPort:
     more_state: Callable[[], dict[str, object]] = dict
     started_mono: float = field(default_factory=time.monotonic)
     records: RecentRecords = field(default_factory=RecentRecords)
+    obey: Callable[[wire.Action], Awaitable[wire.ActionReceipt]] | None = None  # None: no engines
 
     async def handle(self, request: Request) -> Answer:
         """Answer one request."""
@@ -115,6 +117,7 @@ class AdminPort:
             ("PUT", "/agent/v1/routing-table"): self._put_table,
             ("GET", "/agent/v1/routing-table"): self._get_table,
             ("POST", "/agent/v1/explain"): self._explain,
+            ("POST", ACTIONS_PATH): self._act,
             ("GET", "/agent/v1/state"): self._state,
             ("GET", REQUESTS_PATH): self._request_lives,
         }
@@ -175,6 +178,20 @@ class AdminPort:
         except msgspec.MsgspecError as error:
             return error_answer(400, "invalid", str(error))
         return json_answer(explain(self.fleet, question, now=time.monotonic()))
+
+    async def _act(self, request: Request) -> Answer:
+        """Start or stop an engine, if this agent's own configuration allows it."""
+        if self.obey is None:
+            message = (
+                "This agent starts no engines: give it --engine-ports and --engine-program to"
+                " let the control plane start some here."
+            )
+            return json_answer(wire.ActionReceipt(outcome="refused", detail=message))
+        try:
+            action = msgspec.json.decode(request.body, type=wire.Action)
+        except msgspec.MsgspecError as error:
+            return error_answer(400, "invalid", str(error))
+        return json_answer(await self.obey(action))
 
     async def _request_lives(self, _request: Request) -> Answer:
         """Give the newest lives of requests that were kept."""

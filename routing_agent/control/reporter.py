@@ -66,6 +66,7 @@ class Sources:
     node: Callable[[], wire.NodeFacts]
     traffic: TrafficPort
     records: RecordSpool | None = None  # lives of requests
+    engines: Callable[[], tuple[wire.EngineProcess, ...]] = tuple
 
 
 @dataclass
@@ -189,6 +190,8 @@ class Reporter:
             draining=sources.traffic.is_draining,
             node=sources.node(),
             replicas=tuple(r.report(now) for r in sources.fleet.replicas.values()),
+            engines=sources.engines(),
+            waiting=sources.traffic.waiting(),
             open_connections=sources.traffic.open_connections,
             memory_bytes=resident_bytes(),
         )

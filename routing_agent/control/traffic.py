@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from routing_agent.wire import PoolWaiting
+
 
 class TrafficPort(Protocol):
     """What the admin port tells about the traffic port."""
@@ -21,4 +23,8 @@ class TrafficPort(Protocol):
     @property
     def is_draining(self) -> bool:
         """Whether it has stopped accepting."""
+        ...
+
+    def waiting(self) -> tuple[PoolWaiting, ...]:
+        """Say who waits in which pool's queue."""
         ...

@@ -72,6 +72,12 @@ class PoolState:
         """Count the replicas that may take requests."""
         return sum(not r.exclusion(now) for r in self.replicas)
 
+    def awaits_replica(self) -> bool:
+        """Say whether no replica serves and one may come: its requests wait for it."""
+        if not self.pool.start_wait_s:
+            return False
+        return all(r.endpoint.state in ("warming", "draining") for r in self.replicas)
+
     def may_eject(self) -> bool:
         """Say whether one more replica may be taken out without passing the pool's ceiling."""
         return may_eject(

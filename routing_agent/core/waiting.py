@@ -56,6 +56,10 @@ class WaitingLine(Generic[T]):
         """Give a place up; false if it was not held any more."""
         return self._waiting.pop(ticket, None) is not None
 
+    def waiting(self) -> list[T]:
+        """Give all who wait, in no order."""
+        return list(self._waiting.values())
+
     def next(self) -> T | None:
         """Take the one whose turn it is out of the line."""
         while self._heap:

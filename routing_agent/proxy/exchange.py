@@ -117,6 +117,8 @@ class Exchange(RetriedRequest):
             self._dispatch(now)
         elif self._failed is not None and not (choice.is_full and pool.pool.overload == "queue"):
             self._give_up(self._failed)
+        elif not choice.is_full and pool.awaits_replica() and not self.has_begun:
+            self._await_replica(pool, now)
         elif not choice.is_full:
             message = f"No replica of pool '{pool.pool.name}' can take this request: "
             self._answer_error(
@@ -136,7 +138,14 @@ class Exchange(RetriedRequest):
         self.proxy.metrics.shed(pool.pool, "fallback")
         return True
 
-    def _queue(self, pool: PoolState, now: float) -> None:
+    def _await_replica(self, pool: PoolState, now: float) -> None:
+        """Wait for a replica that is to be started, for as long as the pool says."""
+        self._queue(pool, now, replicas=pool.pool.may_grow_to)
+        if self.is_queued and self.queued_at is not None:
+            self.deadline = min(self.queued_at + pool.pool.start_wait_s, self._end_at)
+
+    def _queue(self, pool: PoolState, now: float, *, replicas: int = 0) -> None:
+        """Join the pool's queue; `replicas` that may come make it longer."""
         line = self.proxy.line(pool.pool.name)
         priority = admission.priority(self.caller.tenant, self.incoming.headers)
         if self._ticket is not None:
@@ -145,7 +154,8 @@ class Exchange(RetriedRequest):
             self.is_queued = True
             return
         limit = line_limit(
-            per_replica=pool.settings.queue_limit_per_replica, healthy=pool.usable(now)
+            per_replica=pool.settings.queue_limit_per_replica,
+            healthy=max(pool.usable(now), replicas),
         )
         if len(line) >= limit:
             wait_s = line.pace.wait_s(len(line), now)

@@ -34,7 +34,7 @@ from routing_agent.proxy.ids import IdSource, is_sound
 from routing_agent.proxy.incoming import Incoming
 from routing_agent.proxy.ingress import ClientConnection
 from routing_agent.proxy.upstream import IDLE_LIMIT_S, EngineLink
-from routing_agent.wire import RequestRecord
+from routing_agent.wire import PoolWaiting, RequestRecord
 
 log = structlog.get_logger(__name__)
 
@@ -153,6 +153,15 @@ class Proxy:
     def running_requests(self) -> int:
         """How many requests are queued or under way."""
         return len(self._exchanges)
+
+    def waiting(self) -> tuple[PoolWaiting, ...]:
+        """Say who waits in which pool's queue."""
+        now = monotonic()
+        return tuple(
+            PoolWaiting(pool=name, requests=len(line), oldest_s=_longest_wait_s(line, now))
+            for name, line in self._lines.items()
+            if line
+        )
 
     @property
     def is_draining(self) -> bool:
@@ -301,6 +310,10 @@ class Proxy:
     def _note_if_idle(self) -> None:
         if self._is_draining and not self._exchanges:
             self._idle.set()
+
+
+def _longest_wait_s(line: WaitingLine[RetriedRequest], now: float) -> float:
+    return max(now - (now if w.queued_at is None else w.queued_at) for w in line.waiting())
 
 
 _SHUTTING_DOWN: Final = ErrorAnswer(

@@ -7,6 +7,27 @@ Times are Unix seconds (float), durations seconds, sizes bytes or tokens, ratios
 `None`; an empty string or tuple means "none", never "unknown".
 """
 
+from routing_agent.wire.actions import (
+    Action as Action,
+)
+from routing_agent.wire.actions import (
+    ActionReceipt as ActionReceipt,
+)
+from routing_agent.wire.actions import (
+    EngineProcess as EngineProcess,
+)
+from routing_agent.wire.actions import (
+    ExecutorFacts as ExecutorFacts,
+)
+from routing_agent.wire.actions import (
+    ProgramName as ProgramName,
+)
+from routing_agent.wire.actions import (
+    StartEngine as StartEngine,
+)
+from routing_agent.wire.actions import (
+    StopEngine as StopEngine,
+)
 from routing_agent.wire.adapters import (
     ADAPTER_FILES as ADAPTER_FILES,
 )
@@ -132,6 +153,9 @@ from routing_agent.wire.reports import (
 )
 from routing_agent.wire.reports import (
     PoolDelta as PoolDelta,
+)
+from routing_agent.wire.reports import (
+    PoolWaiting as PoolWaiting,
 )
 from routing_agent.wire.reports import (
     ReplicaReport as ReplicaReport,

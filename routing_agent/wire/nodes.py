@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from routing_agent.wire.actions import ExecutorFacts
 from routing_agent.wire.base import Count, Message, Ratio, Seconds
 
 
@@ -26,6 +27,7 @@ class NodeFacts(Message, frozen=True, kw_only=True):
     driver_version: str = ""
     cuda_version: str = ""
     gpus: tuple[Gpu, ...] = ()
+    executor: ExecutorFacts | None = None  # None: this agent starts no engines
 
 
 class RegisterRequest(Message, frozen=True, kw_only=True, tag_field="kind", tag="register"):

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from routing_agent.wire.actions import EngineProcess
 from routing_agent.wire.adapters import AdapterState
 from routing_agent.wire.base import Count, Message, Ratio, Seconds
 from routing_agent.wire.lives import RequestRecord
@@ -63,6 +64,17 @@ class PoolDelta(Message, frozen=True, kw_only=True):
     output_tokens: Count = 0
     retries: Count = 0
     shed: Count = 0
+    # What its engines say of their own queues. Each agent that scrapes an engine tells it: good for
+    # percentiles, not for counts.
+    engine_queue_wait: Histogram = {}
+
+
+class PoolWaiting(Message, frozen=True, kw_only=True):
+    """Who waits in an agent's queue of one pool now; a pool whose queue is empty is left out."""
+
+    pool: str
+    requests: Count = 0
+    oldest_s: Annotated[float, Meta(ge=0)] = 0.0  # how long the first of them has waited
 
 
 class TenantDelta(Message, frozen=True, kw_only=True):
@@ -120,6 +132,8 @@ class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report")
     tenants: tuple[TenantDelta, ...] = ()
     usage: tuple[UsageRecord, ...] = ()
     records: tuple[RequestRecord, ...] = ()
+    engines: tuple[EngineProcess, ...] = ()  # that this agent started
+    waiting: tuple[PoolWaiting, ...] | None = None  # None: an older agent, which does not tell
     open_connections: Count = 0
     memory_bytes: Count | None = None
 

@@ -52,6 +52,10 @@ class Pool(Message, frozen=True, kw_only=True):
     settings: PoolSettings = PoolSettings()
     endpoints: tuple[Endpoint, ...] = ()
     spread_over_zones: bool = True
+    # Above 0: while no replica serves and one may come, requests wait this long for it, as many as
+    # would be let into the queue of `may_grow_to` replicas.
+    start_wait_s: Annotated[float, Meta(ge=0)] = 0.0
+    may_grow_to: Count = 0
 
 
 class WeightedPool(Message, frozen=True, kw_only=True):
