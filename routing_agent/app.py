@@ -29,6 +29,7 @@ from routing_agent.core.attention import Attention
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.sampling import threshold
 from routing_agent.engine.probe import Prober
+from routing_agent.engine.queue_times import QueueTimes
 from routing_agent.engine.scrape import Scraper
 from routing_agent.http_client import HttpClient
 from routing_agent.managed import ManagedLife, StateFolderTaken
@@ -114,7 +115,8 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
             verifier = gate.verifier = gate.verifier or life.trust(identity)
             reporter = life.reporter(identity, verifier, proxy)
             proxy.wait_for_lease = life.leases.wait
-            loops = parts.watchers(life.on_page) | {
+            queue_times = QueueTimes(parts.fleet, parts.metrics)
+            loops = parts.watchers(both(queue_times.note_page, life.on_page)) | {
                 "reporter": reporter.run(),
                 "leases": life.leases.run(),
                 "gpus": life.watch_gpus(),
@@ -317,6 +319,21 @@ class Ports:
     async def __aexit__(self, *_error: object) -> None:
         await self._proxy.close()
         await self._server.close()
+
+
+def both(
+    one: Callable[[Endpoint, str], None], other: Callable[[Endpoint, str], None] | None
+) -> Callable[[Endpoint, str], None]:
+    """Hand a scraped page to two readers."""
+    if other is None:
+        return one
+    second = other
+
+    def hand_on(endpoint: Endpoint, page: str) -> None:
+        one(endpoint, page)
+        second(endpoint, page)
+
+    return hand_on
 
 
 def _control_trust(role: Standalone | Managed) -> ssl.SSLContext | None:

@@ -106,7 +106,16 @@ class Tally:
 class PoolCounts:
     """What one pool and version did."""
 
-    __slots__ = ("e2e", "queue_wait", "requests", "stages", "tokens", "tpot", "ttft")
+    __slots__ = (
+        "e2e",
+        "engine_queue_wait",
+        "queue_wait",
+        "requests",
+        "stages",
+        "tokens",
+        "tpot",
+        "ttft",
+    )
 
     def __init__(self) -> None:
         self.requests = Tally()
@@ -115,6 +124,7 @@ class PoolCounts:
         self.tpot = Histogram()
         self.e2e = Histogram()
         self.queue_wait = Histogram()
+        self.engine_queue_wait = Histogram()  # as engines tell of their own queues
         self.stages = {stage: Histogram() for stage in STAGES}
 
     def add(self, record: FinishedRequest, code: str) -> None:
@@ -148,6 +158,7 @@ class PoolCounts:
             tpot=self.tpot.take(),
             e2e=self.e2e.take(),
             queue_wait=self.queue_wait.take(),
+            engine_queue_wait=self.engine_queue_wait.take(),
             prompt_tokens=tokens.get("prompt", 0),
             cached_prompt_tokens=tokens.get("cached", 0),
             output_tokens=tokens.get("output", 0),
@@ -162,6 +173,7 @@ class PoolCounts:
         self.tpot.give_back(delta.tpot)
         self.e2e.give_back(delta.e2e)
         self.queue_wait.give_back(delta.queue_wait)
+        self.engine_queue_wait.give_back(delta.engine_queue_wait)
         self.tokens.give_back(
             {
                 "prompt": delta.prompt_tokens,
@@ -246,7 +258,7 @@ class Metrics:
         pools = [counts.take(*key) for key, counts in self.pools.items()]
         tenants = [_take_tenant(name, counts) for name, counts in self.tenants.items()]
         return (
-            tuple(d for d in pools if d.requests or d.retries or d.shed),
+            tuple(d for d in pools if d.requests or d.retries or d.shed or d.engine_queue_wait),
             tuple(d for d in tenants if d.requests),
         )
 

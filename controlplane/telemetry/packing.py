@@ -1,7 +1,7 @@
 """How a report becomes fields of Redis hashes, and back. Pure.
 
-Fields of a pool's step: `t12` TTFT bucket 12 (`p` TPOT, `e` end to end, `q` queue wait), `s200`
-answers with that status, `pt` `ct` `ot` prompt, cached and output tokens, `rt` retries, `sh` shed,
+Fields of a pool's step: `t12` TTFT bucket 12 (`p` TPOT, `e` end to end, `q` queue wait, `w` wait in
+the engines' own queues), `s200` answers with that status, `pt` `ct` `ot` prompt, cached and output tokens, `rt` retries, `sh` shed,
 and `r/<replica>` = "running waiting kv requests errors prompt cached output preempted", `-` for
 unknown. A minute also has `n15`, requests in the step that began 15 s into it, which is there if
 anybody reported then, and `g/<replica>`, what was told of its gauges: how often and the sum, of
@@ -32,7 +32,9 @@ SUMMARY_S = 60
 MINUTES = {"minute": SUMMARY_S}
 KINDS = {"pool": STEP_S} | MINUTES
 GROUP = 500  # four words a replica in one call, and Lua unpacks some 8,000
-HISTOGRAMS = {"t": "ttft", "p": "tpot", "e": "e2e", "q": "queue_wait"}
+HISTOGRAMS = {
+    "t": "ttft", "p": "tpot", "e": "e2e", "q": "queue_wait", "w": "engine_queue_wait",
+}  # fmt: skip
 _REPORT = msgspec.json.Decoder(Report)
 
 

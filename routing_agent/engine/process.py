@@ -217,7 +217,7 @@ class EngineProcesses:
     def _look_at(self, record: EngineRecord, now: float) -> None:
         child = self._children.get(record.replica)
         status = child.poll() if child is not None else None  # takes a zombie away
-        if record.pid and marks.start_mark(record.pid) == record.mark:
+        if record.mark and marks.start_mark(record.pid) == record.mark:
             if record.state == "stopping" and now >= record.kill_at:
                 log.warning("engine_killed", replica=record.replica, pid=record.pid)
                 marks.tell(record.pid, signal.SIGKILL, group=True)

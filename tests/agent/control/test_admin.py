@@ -32,6 +32,9 @@ class Traffic:
     running_requests: int = 2
     is_draining: bool = False
 
+    def waiting(self) -> tuple[wire.PoolWaiting, ...]:
+        return ()
+
 
 class Agent:
     """An admin port on a real socket with everything behind it, and its control plane."""
