@@ -30,6 +30,7 @@ class FinishedRequest(msgspec.Struct, kw_only=True):
     api_key: str = ""
     path: str = ""
     model: str = ""  # public name; "" = never found out
+    adapter: str = ""  # its served name
     version: str = ""
     pool: str = ""
     replica: str = ""

@@ -141,7 +141,7 @@ def _replicas(fleet: Fleet) -> Iterable[exposition.Family]:
     yield exposition.gauge(
         "adapter_loaded",
         "1 for each adapter that is resident on a replica.",
-        [(ls | {"adapter": name}, 1) for ls, r in replicas for name in r.adapters],
+        [(ls | {"adapter": name}, 1) for ls, r in replicas for name in r.adapters.ours],
     )
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 from msgspec.structs import replace
 
 from routing_agent.config import Standalone
-from routing_agent.engine.base import ServedModel, read_models
+from routing_agent.core.table import LOCAL_TENANT
+from routing_agent.engine.base import ServedModel, adapters_of, read_models
 from routing_agent.engine.drivers import engine_of
 from routing_agent.http_client import CallFailed, HttpClient
 from routing_agent.wire import (
+    Adapter,
     ApiKey,
     Endpoint,
     EngineName,
@@ -130,6 +132,7 @@ def build_table(
         models=tuple(_route(model, aliases[model], sizes[model]) for model in endpoints),
         pools=tuple(_pool(config, model, members) for model, members in endpoints.items()),
         tenants=tuple(Tenant(name=name) for name in sorted(tenants)),
+        adapters=tuple(_adapters(found.values(), tenants, endpoints, aliases)),
         api_keys=tuple(
             ApiKey(id=f"key-{i}", sha256=key.sha256, tenant=key.tenant)
             for i, key in enumerate(config.client_keys, 1)
@@ -147,13 +150,34 @@ def model_names(models: tuple[ServedModel, ...]) -> list[tuple[str, ...]]:
     return [tuple(dict.fromkeys(names)) for names in groups.values()]
 
 
+def _adapters(
+    found: Iterable[Found],
+    tenants: set[str],
+    models: Collection[str],
+    aliases: Mapping[str, list[str]],
+) -> Iterator[Adapter]:
+    """Give the adapters that engines list, by their listed names, for every tenant."""
+    names = {name: model for model in models for name in (model, *aliases[model])}
+    owner, *others = sorted(tenants) or [LOCAL_TENANT.name]
+    parents = {m.id: m.parent for one in found for m in one.models if m.parent in names}
+    for adapter, parent in sorted(parents.items()):
+        yield Adapter(
+            name=adapter,
+            tenant=owner,
+            shared_with=tuple(others),
+            model=names[parent or ""],
+            digest="",
+            served_name=adapter,
+        )
+
+
 def _endpoint(config: Standalone, url: str, replica: str, found: Found) -> Endpoint:
     return Endpoint(
         replica=replica,
         url=url,
         engine=found.engine,
         credential=config.engine_key,
-        adapters=tuple(model.id for model in found.models if model.parent),
+        adapters=adapters_of(found.models),
     )
 
 

@@ -303,6 +303,7 @@ def usage_of(request: FinishedRequest) -> wire.UsageRecord:
         tenant=request.tenant,
         api_key=request.api_key,
         model=request.model,
+        adapter=request.adapter,
         version=request.version,
         pool=request.pool,
         status=request.status,

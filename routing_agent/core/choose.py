@@ -24,6 +24,7 @@ EXACT_UP_TO: Final = 128
 SAMPLE: Final = 32
 
 FULL: Final = "full: at its concurrency ceiling"
+NOT_RESIDENT: Final = "the adapter is not loaded here"
 TRIED: Final = "already tried for this request"
 
 
@@ -33,6 +34,7 @@ class RouteRequest(msgspec.Struct):
     tokens: int  # what it will be charged with
     session: int  # 64-bit hash of tenant and session
     tried: tuple[str, ...] = ()  # replicas not to choose again
+    adapter: str = ""  # what the replica must hold
 
 
 class Choice(msgspec.Struct):
@@ -121,6 +123,8 @@ def choose(
 
 def exclusion(request: RouteRequest, replica: Replica, now: float) -> str:
     """Say why `replica` may not take `request`, or ""."""
+    if request.adapter and request.adapter not in replica.adapters.resident:
+        return NOT_RESIDENT
     reason = replica.exclusion(now)
     if reason:
         return reason
@@ -130,7 +134,7 @@ def exclusion(request: RouteRequest, replica: Replica, now: float) -> str:
 
 
 def _usable(request: RouteRequest, pool: Candidates, now: float) -> list[Replica]:
-    if request.tried:
+    if request.tried or request.adapter:
         return [r for r in pool.replicas if not exclusion(request, r, now)]
     return [
         r

@@ -66,6 +66,7 @@ _KIND_OF_STATUS: Final[dict[int, Kind]] = {
 }
 _FIRST_FAULT_OF_ENGINE: Final = 500
 _FIRST_ERROR: Final = 400
+_NOT_FOUND: Final = 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,13 @@ def read_error(status: int, body: bytes) -> EngineError:
     kind_word = error.get("type") or error.get("error_type")
     name = kind_word if isinstance(kind_word, str) else ""
     return EngineError(_kind(code, f"{message} {name}".lower()), message, code, name)
+
+
+def lacks_adapter(error: EngineError, served_name: str) -> bool:
+    """Say whether an engine refused a request because it does not have its adapter (any more)."""
+    if served_name not in error.message:
+        return False
+    return error.code == _NOT_FOUND or "never been loaded" in error.message  # vLLM; SGLang, a 400
 
 
 def message_of(body: bytes) -> str:

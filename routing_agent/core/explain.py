@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from routing_agent.core import load
+from routing_agent.core.adapters import find_adapter, pool_holding
 from routing_agent.core.chance import EvenOdds
 from routing_agent.core.choose import POLICIES, RouteRequest, choose, exclusion
 from routing_agent.core.fleet import Fleet, PoolState
@@ -38,24 +39,27 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
     """Say where a request would go at this moment, without sending or charging it."""
     if fleet.table is None:
         return Explanation(error="This agent has no routing table yet.")
-    model = fleet.table.names.get(request.model)
+    meant = find_adapter(fleet.table, request.tenant, request.model, request.adapter or None)
+    model, adapter = meant.model, "" if meant.adapter is None else meant.adapter.served_name
     if model is None:
-        return Explanation(error=f"There is no model '{request.model}'.")
+        return Explanation(error=meant.problem)
     if not model.pools:
         return Explanation(error=f"Model '{model.name}' has no pool with a weight above zero.")
     kind: SessionKind = "named" if request.session else "found"
     key = (request.session or request.prompt).encode()
-    session = session_hash(fleet.table.hash_seed, request.tenant, kind, key)
+    session = session_hash(fleet.table.hash_seed, request.tenant, kind, key, adapter=adapter)
     pool = fleet.pools[model.pool_for(session)]
+    if adapter:
+        pool = pool_holding(fleet.pools, model, pool, adapter) or pool
     prompt = load.prompt_tokens(len(request.prompt.encode()), model.bytes_per_token)
     tokens = prompt + load.output_tokens(request.max_tokens)
     cursor = pool.cursor  # asking must not take anybody's turn
-    choice = choose(
-        RouteRequest(tokens=tokens, session=session), pool, now=now, chance=EvenOdds(), explain=True
-    )
+    asked = RouteRequest(tokens=tokens, session=session, adapter=adapter)
+    choice = choose(asked, pool, now=now, chance=EvenOdds(), explain=True)
     pool.cursor = cursor
     return Explanation(
         pool=pool.pool.name,
+        adapter=adapter,
         version=pool.pool.version,
         policy=pool.settings.policy,
         replica=choice.replica.id if choice.replica is not None else "",

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from routing_agent.core.ejection import Breaker
+from routing_agent.core.residence import Residence
 from routing_agent.wire import Endpoint, PoolSettings, ReplicaReport
 
 Health = Literal["unknown", "healthy", "unhealthy"]
@@ -39,7 +40,7 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     kv_usage: float | None = None
     kv_capacity_tokens: int | None = None
     preemptions_total: int | None = None
-    adapters: tuple[str, ...] = ()
+    running_adapters: tuple[str, ...] | None = None
     is_asleep: bool = False  # asleep or paused: answers /health, would hang requests
 
 
@@ -115,7 +116,7 @@ class Replica:
         self.prompt_tokens_total = 0
         self.cached_prompt_tokens_total = 0
         self.output_tokens_total = 0
-        self.adapters: tuple[str, ...] = endpoint.adapters
+        self.adapters = Residence()
         self.ceiling: int | None = None  # how many requests of ours it has room for; None: any
         self.blocked = ""  # why no new request may come here; "" = it may
         self._measure_room()
@@ -135,6 +136,7 @@ class Replica:
         self.pool = pool
         self.settings = settings
         self.breaker.adopt(settings)
+        self.adapters.want(endpoint, now)
         self._measure_room()
         self._judge()
 
@@ -184,8 +186,6 @@ class Replica:
         self.figures = figures
         self.scraped_at = now
         self.scrape_error = ""
-        if figures.adapters:
-            self.adapters = figures.adapters
         self._measure_room()
         self._judge()
 
@@ -219,6 +219,7 @@ class Replica:
         self.doubts.pop("answers", None)
         self.doubts.pop("steps", None)
         self.breaker.renewed()
+        self.adapters.note_restart(now)
         self._judge()
 
     def note_process(self, started_at: float | None) -> bool:
@@ -333,7 +334,8 @@ class Replica:
             cached_prompt_tokens_total=self.cached_prompt_tokens_total,
             output_tokens_total=self.output_tokens_total,
             preemptions_total=self.figures.preemptions_total,
-            adapters=self.adapters,
+            adapters=self.adapters.ours,
+            adapter_states=self.adapters.report(now),
         )
 
     def _generated_lately(self, now: float) -> bool:

@@ -16,6 +16,7 @@ Failure = Literal[
     "engine_error",  # 500, 502, 504, or an error event in place of the first token
     "overloaded",  # 429 or 503: the engine is busy, not broken
     "stopping",  # it is shutting down in order and takes nothing new
+    "not_resident",  # the engine does not have the adapter that it was seen to list
     "refused",  # the request is at fault, though the status or a 200 before it says otherwise
     "too_slow",  # no first token, or no further one, within the limit
     "hung",  # its engine was found to compute nothing, before an answer had begun
@@ -30,6 +31,7 @@ COUNTS_AGAINST_REPLICA: Final[dict[Failure, bool]] = {
     "engine_error": True,
     "overloaded": False,
     "stopping": False,  # that answer alone keeps new requests away: `Replica.note_doubt`
+    "not_resident": False,
     "refused": False,
     "too_slow": True,
     "hung": False,  # its health keeps it out already, and lets it in again
@@ -43,6 +45,7 @@ MAY_BE_RETRIED: Final[dict[Failure, bool]] = {
     "engine_error": True,
     "overloaded": True,
     "stopping": True,
+    "not_resident": True,
     "refused": False,
     "too_slow": False,
     "hung": True,
@@ -139,8 +142,8 @@ def judge_retry(
     if attempts > settings.max_retries:
         return RetryVerdict(retry=False, reason=f"{attempts} attempts made")
     same = others == 0
-    if same and failure in ("overloaded", "stopping"):
-        return RetryVerdict(retry=False, reason="no other replica is free")
+    if same and failure in ("overloaded", "stopping", "not_resident"):
+        return RetryVerdict(retry=False, reason="no other replica is free, or has it")
     if not budget.spend(now):
         return RetryVerdict(retry=False, reason="the pool's retry budget is used up")
     delay_s = backoff_s(attempts, settings=settings, chance=chance)

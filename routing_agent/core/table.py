@@ -13,8 +13,8 @@ from typing import Literal
 import xxhash
 from msgspec.structs import replace
 
-from routing_agent.core import address, paths
-from routing_agent.wire import Endpoint, ModelRoute, Pool, RoutingTable, Tenant
+from routing_agent.core import adapters, address, paths
+from routing_agent.wire import Adapter, Endpoint, ModelRoute, Pool, RoutingTable, Tenant
 
 LOCAL_TENANT = Tenant(name="local")
 
@@ -66,6 +66,8 @@ class Table:
     pools: Mapping[str, Pool]  # endpoints without faults only
     tenants: Mapping[str, Tenant]
     keys: Mapping[bytes, KeyOwner]  # by the 32 raw bytes of the SHA-256
+    adapters: adapters.Names
+    served_adapters: Mapping[str, Adapter]  # by the name that engines know
     extra_paths: frozenset[str]
     body_limit_bytes: int  # the largest of all pools: what must be read to find the pool
     faults: tuple[str, ...]
@@ -81,11 +83,16 @@ def compile_table(table: RoutingTable) -> Table:
     return _Compiler(table).compile()
 
 
-def session_hash(seed: int, tenant: str, kind: SessionKind, key: bytes) -> int:
+def session_hash(
+    seed: int, tenant: str, kind: SessionKind, key: bytes, *, adapter: str = ""
+) -> int:
     """Give the 64-bit hash of a tenant's session; no two tenants share a session.
 
-    `kind` keeps keys apart that clients name ("named") from fingerprints ("found").
+    `kind` keeps keys apart that clients name ("named") from fingerprints ("found"). With an adapter
+    it is another session: nothing that an engine computed for one serves the other.
     """
+    if adapter:
+        key = b"%b\x00%b" % (adapter.encode(), key)
     return xxhash.xxh3_64_intdigest(b"%b\x00%b\x00%b" % (tenant.encode(), kind.encode(), key), seed)
 
 
@@ -102,6 +109,8 @@ class _Compiler:
         tenants = {tenant.name: tenant for tenant in table.tenants}
         if table.open_access:
             tenants.setdefault(LOCAL_TENANT.name, LOCAL_TENANT)
+        names = self._names(models)
+        sound = adapters.sound_adapters(table.adapters, names, models, self.faults)
         return Table(
             lineage=table.lineage,
             epoch=table.epoch,
@@ -109,10 +118,12 @@ class _Compiler:
             hash_seed=table.hash_seed,
             open_access=table.open_access,
             models=models,
-            names=self._names(models),
+            names=names,
             pools=pools,
             tenants=tenants,
             keys=dict(self._keys(tenants)),
+            adapters=adapters.names_by_tenant(sound),
+            served_adapters={adapter.served_name: adapter for adapter in sound},
             extra_paths=frozenset(p for pool in pools.values() for p in pool.settings.extra_paths),
             body_limit_bytes=max(
                 (pool.settings.body_limit_bytes for pool in pools.values()),

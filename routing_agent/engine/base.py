@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from routing_agent.core.engine_traits import adapter_model
 from routing_agent.engine.calls import AdapterCalls, SleepCalls
 from routing_agent.engine.prometheus import Families, Reader
+from routing_agent.wire import EngineName
 
 PROCESS_START = "process_start_time_seconds"
 
@@ -104,7 +106,7 @@ class StatePage:
 class Driver:
     """An engine of unknown make behind the OpenAI API: the base that the others refine."""
 
-    name: ClassVar[str] = "openai"
+    name: ClassVar[EngineName] = "openai"
     # Cheap pages that are good only if the engine takes requests; the first one it knows is used.
     ready_paths: ClassVar[tuple[str, ...]] = ("/v1/models", "/health")
     state_pages: ClassVar[tuple[StatePage, ...]] = ()
@@ -164,7 +166,7 @@ class Driver:
 
     def request_model(self, base: str, adapter: str | None) -> str | None:
         """Give the `model` a request must name; `None` = this engine cannot be asked for it."""
-        return base if adapter is None else None
+        return base if adapter is None else adapter_model(self.name, base, adapter)
 
     def first_request(self, model: str, *, embeds: bool = False) -> FirstRequest:
         """Give the smallest request for `model`: one token, or one embedding."""
@@ -185,6 +187,11 @@ def read_models(body: bytes) -> list[ServedModel]:
 def names_of(models: Iterable[ServedModel]) -> tuple[str, ...]:
     """Give every name a list of models answers to, each once."""
     return tuple(dict.fromkeys(name for model in models for name in (model.id, *model.aliases)))
+
+
+def adapters_of(models: Iterable[ServedModel]) -> tuple[str, ...]:
+    """Give the LoRA adapters in a list of models: those that stand on another one."""
+    return tuple(model.id for model in models if model.parent)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

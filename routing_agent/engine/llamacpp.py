@@ -17,6 +17,7 @@ from routing_agent.engine.base import (
     whole,
 )
 from routing_agent.engine.prometheus import Families
+from routing_agent.wire import EngineName
 
 
 class LlamaCpp(Driver):
@@ -27,7 +28,7 @@ class LlamaCpp(Driver):
     by the one it has.
     """
 
-    name: ClassVar[str] = "llamacpp"
+    name: ClassVar[EngineName] = "llamacpp"
     ready_paths: ClassVar[tuple[str, ...]] = ("/health",)  # 503 while the model is loading
     fact_paths: ClassVar[tuple[str, ...]] = ("/props",)
     metrics_path: ClassVar[str | None] = "/metrics"

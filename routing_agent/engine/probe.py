@@ -15,7 +15,14 @@ from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.replica import Replica
 from routing_agent.engine import diagnosis
-from routing_agent.engine.base import EngineFacts, FirstRequest, json_object, names_of, read_models
+from routing_agent.engine.base import (
+    EngineFacts,
+    FirstRequest,
+    adapters_of,
+    json_object,
+    names_of,
+    read_models,
+)
 from routing_agent.engine.drivers import driver_for
 from routing_agent.engine.rounds import Rounds
 from routing_agent.http_client import (
@@ -69,6 +76,7 @@ class Prober:
         """Give the time until a replica's next probe."""
         interval_s = replica.settings.probe_interval_s
         is_doubtful = replica.probe_streak < 0 or bool(replica.doubts) or replica.figures.is_asleep
+        is_doubtful = is_doubtful or replica.adapters.may_miss(time.monotonic())
         needs_care = replica.health != "healthy" or is_doubtful or is_warming(replica)
         return min(SOON_S, interval_s) if needs_care else interval_s
 
@@ -160,9 +168,11 @@ class Prober:
     # -- who is it? ----------------------------------------------------------------------------
 
     async def _learn(self, replica: Replica, known: Acquaintance) -> None:
-        """Ask which models it has, seldom: they change with the process, or its adapters do."""
+        """Ask which models it has: seldom, but at each visit where adapters come and go."""
         now = time.monotonic()
-        is_fresh = known.models_at is not None and now - known.models_at < FACTS_AGE_S
+        holds_adapters = replica.adapters.wanted or replica.adapters.listed
+        age_limit_s = 0.0 if holds_adapters else FACTS_AGE_S
+        is_fresh = known.models_at is not None and now - known.models_at < age_limit_s
         if is_fresh and known.process == process_of(replica) and not replica.doubts:
             return
         known.models_at = now
@@ -194,7 +204,7 @@ class Prober:
         reason = ""
         if models is not None:
             replica.model_names = names_of(models)
-            replica.adapters = tuple(model.id for model in models if model.parent)
+            replica.adapters.note_listed(adapters_of(models), time.monotonic())
             driver = driver_for(replica.endpoint.engine)
             reason = diagnosis.other_models(driver, self._model_of(replica), replica.model_names)
         elif response.status in UNAUTHORIZED:

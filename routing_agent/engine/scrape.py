@@ -143,6 +143,7 @@ def figures_of(load: EngineLoad) -> EngineFigures:
         kv_usage=load.kv_usage,
         kv_capacity_tokens=load.kv_capacity_tokens,
         preemptions_total=load.preemptions_total,
+        running_adapters=load.running_adapters,
         is_asleep=load.awake is False,
     )
 

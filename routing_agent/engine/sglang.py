@@ -22,6 +22,7 @@ from routing_agent.engine.base import (
 )
 from routing_agent.engine.calls import SLOW_S, AdapterCalls, SleepCalls, judge_by, post
 from routing_agent.engine.prometheus import Families, Sample
+from routing_agent.wire import EngineName
 
 
 def _both_spellings(*names: str, kind: MetricKind = "gauge") -> Metric:
@@ -37,7 +38,7 @@ _judge_memory: Final = judge_by(_MEMORY, {})
 class Sglang(Driver):
     """An SGLang server started with --enable-metrics."""
 
-    name: ClassVar[str] = "sglang"
+    name: ClassVar[EngineName] = "sglang"
     # /health generates a token (1.0 s on an idle engine, 20 s on a paused one): a probe limit of
     # less than 2 s would fail a good server there. /ready takes 2 ms and knows of pauses; old
     # versions lack it.
@@ -122,10 +123,6 @@ class Sglang(Driver):
             kv_capacity_tokens=count_in(found, "max_total_num_tokens", "max_total_tokens"),
             max_running=count_in(found, "max_running_requests"),
         )
-
-    def request_model(self, base: str, adapter: str | None) -> str | None:
-        """Give base:adapter. The adapter's name alone would be served by the base model, as 200."""
-        return base if adapter is None else f"{base}:{adapter}"
 
 
 def rank_zero(samples: list[Sample]) -> list[Sample]:

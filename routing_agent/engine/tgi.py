@@ -16,12 +16,13 @@ from routing_agent.engine.base import (
     whole,
 )
 from routing_agent.engine.prometheus import Families
+from routing_agent.wire import EngineName
 
 
 class Tgi(Driver):
     """A TGI server. Its adapters are fixed at its start; a request names one as its model."""
 
-    name: ClassVar[str] = "tgi"
+    name: ClassVar[EngineName] = "tgi"
     ready_paths: ClassVar[tuple[str, ...]] = ("/health",)  # 503 unless a shard can generate
     fact_paths: ClassVar[tuple[str, ...]] = ("/info",)
     metrics_path: ClassVar[str | None] = "/metrics"
@@ -66,7 +67,3 @@ class Tgi(Driver):
             kv_capacity_tokens=count_in(found, "max_batch_total_tokens"),
             max_running=count_in(found, "max_batch_size"),
         )
-
-    def request_model(self, base: str, adapter: str | None) -> str | None:
-        """Give the adapter's id, which TGI takes as a model."""
-        return adapter or base

@@ -19,6 +19,7 @@ from routing_agent.engine.base import (
     whole,
 )
 from routing_agent.engine.prometheus import Families, Sample
+from routing_agent.wire import EngineName
 
 REQUESTS = "nv_trt_llm_request_metrics"
 KV_BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
@@ -28,7 +29,7 @@ ITERATIONS = "nv_trt_llm_general_metrics"
 class Triton(Driver):
     """A Triton server with the TensorRT-LLM backend. Adapters are part of its model repository."""
 
-    name: ClassVar[str] = "triton"
+    name: ClassVar[EngineName] = "triton"
     ready_paths: ClassVar[tuple[str, ...]] = ("/health/ready", "/v2/health/ready")
     fact_paths: ClassVar[tuple[str, ...]] = ("/v2",)
     metrics_path: ClassVar[str | None] = "/metrics"

@@ -24,6 +24,7 @@ from routing_agent.engine.base import (
 )
 from routing_agent.engine.calls import AdapterCalls, SleepCalls, judge_by, post
 from routing_agent.engine.prometheus import Families, Sample
+from routing_agent.wire import EngineName
 
 SWAPPED = "vllm:num_requests_swapped"  # V0: started, then pushed out of the cache: they wait
 CACHE_CONFIG = "vllm:cache_config_info"
@@ -39,7 +40,7 @@ _judge_sleep: Final = judge_by(_DEV, {})
 class Vllm(Driver):
     """A vLLM server."""
 
-    name: ClassVar[str] = "vllm"
+    name: ClassVar[EngineName] = "vllm"
     ready_paths: ClassVar[tuple[str, ...]] = ("/health",)
     # Both are there in development mode only, and say yes of a paused engine as of a sleeping one:
     # asleep is what its metrics call so, or what only the first page does not know.
@@ -118,10 +119,6 @@ class Vllm(Driver):
         if path != SERVER_INFO:
             return EngineFacts(version=text_in(found, "version"))
         return EngineFacts(max_running=_batch_size(found))
-
-    def request_model(self, base: str, adapter: str | None) -> str | None:
-        """Give the adapter's own name: to vLLM it is a model like others."""
-        return adapter or base
 
 
 def _waiting(waiting: float | None, swapped: float | None) -> int | None:

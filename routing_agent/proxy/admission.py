@@ -9,13 +9,14 @@ from typing import Final
 import msgspec
 
 from routing_agent.core import load
+from routing_agent.core.adapters import find_adapter, has_failed, pool_holding
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.limits import Admission
 from routing_agent.core.paths import FORWARDED
 from routing_agent.core.table import LOCAL_TENANT, KeyOwner, Model, Table, session_hash
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.request import ParsedRequest, RequestRefused
-from routing_agent.wire import Tenant
+from routing_agent.wire import Adapter, Tenant
 
 
 class Destination(msgspec.Struct):
@@ -30,6 +31,8 @@ class Destination(msgspec.Struct):
 
 BEARER: Final = b"Bearer "
 LOWEST_PRIORITY: Final = 9
+LOADING_RETRY_S: Final = 5.0  # a small adapter on a near disk is there by then
+FAILED_RETRY_S: Final = 60.0
 NO_TABLE: Final = ErrorAnswer(
     "no_table", "This agent has no routing table yet. Try again shortly.", retry_after_s=2.0
 )
@@ -69,11 +72,11 @@ def find_destination(
     session_header: bytes | None,
 ) -> Destination:
     """Find model, pool and session of a request; raises `RequestRefused`."""
+    adapter = None
     model = table.names.get(request.model)
-    if model is None:
-        raise RequestRefused(
-            ErrorAnswer("model_not_found", f"There is no model '{request.model}'.", "model")
-        )
+    if model is None or request.lora is not None:
+        model, adapter = _find_adapter(table, caller.tenant, request)
+        request.adapter = adapter.served_name
     if not may_call(caller.tenant, model):
         raise RequestRefused(
             ErrorAnswer("model_not_allowed", f"This key may not call '{request.model}'.", "model")
@@ -86,23 +89,58 @@ def find_destination(
         )
     session = session_of(table, caller.tenant, request, session_header)
     pool = fleet.pools[model.pool_for(session)]
+    if adapter is not None:
+        pool = _pool_holding(fleet, model, pool, adapter)
     if pool.settings.affinity_key == "user" and request.user:
-        session = session_hash(table.hash_seed, caller.tenant.name, "user", request.user.encode())
+        session = session_hash(
+            table.hash_seed,
+            caller.tenant.name,
+            "user",
+            request.user.encode(),
+            adapter=request.adapter,
+        )
     prompt = load.prompt_tokens(request.prompt_bytes, model.bytes_per_token)
     charge = prompt + load.output_tokens(request.max_tokens)
     return Destination(model, pool, session, prompt, charge)
+
+
+def _find_adapter(table: Table, tenant: Tenant, request: ParsedRequest) -> tuple[Model, Adapter]:
+    """Find the adapter of a request whose model is none, or that names one beside it."""
+    meant = find_adapter(table, tenant.name, request.model, request.lora)
+    if meant.model is None or meant.adapter is None:
+        raise RequestRefused(ErrorAnswer("model_not_found", meant.problem, meant.param))
+    return meant.model, meant.adapter
+
+
+def _pool_holding(fleet: Fleet, model: Model, first: PoolState, adapter: Adapter) -> PoolState:
+    pool = pool_holding(fleet.pools, model, first, adapter.served_name)
+    if pool is None:
+        raise RequestRefused(not_loaded(fleet, model, adapter))
+    return pool
+
+
+def not_loaded(fleet: Fleet, model: Model, adapter: Adapter) -> ErrorAnswer:
+    """Say why a known adapter cannot be called now: it comes, or it could not be loaded."""
+    if has_failed(fleet.pools, model, adapter.served_name):
+        message = (
+            f"Adapter '{adapter.name}' could not be loaded on any replica. Its page says why; "
+            "it is tried again now and then."
+        )
+        return ErrorAnswer("adapter_failed", message, "model", retry_after_s=FAILED_RETRY_S)
+    message = f"Adapter '{adapter.name}' is not loaded on any replica yet. Try again shortly."
+    return ErrorAnswer("adapter_loading", message, "model", retry_after_s=LOADING_RETRY_S)
 
 
 def session_of(
     table: Table, tenant: Tenant, request: ParsedRequest, session_header: bytes | None
 ) -> int:
     """Give a request's session: by header, else by body, else by how its conversation begins."""
-    seed, name = table.hash_seed, tenant.name
+    seed, name, adapter = table.hash_seed, tenant.name, request.adapter
     if session_header:
-        return session_hash(seed, name, "named", session_header)
+        return session_hash(seed, name, "named", session_header, adapter=adapter)
     if request.session is not None:
-        return session_hash(seed, name, "named", request.session.encode())
-    return session_hash(seed, name, "found", request.fingerprint)
+        return session_hash(seed, name, "named", request.session.encode(), adapter=adapter)
+    return session_hash(seed, name, "found", request.fingerprint, adapter=adapter)
 
 
 def quota_refusal(caller: KeyOwner, admission: Admission) -> RequestRefused:

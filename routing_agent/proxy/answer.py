@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from routing_agent.core.engine_errors import Kind, read_error
+from routing_agent.core.engine_errors import Kind, lacks_adapter, read_error
 from routing_agent.core.retries import FAILURE_OF_STATUS, Failure, failure_of
 from routing_agent.proxy import headers
 from routing_agent.proxy.stream import EventReader, StreamError
@@ -24,6 +24,7 @@ HOLD_BYTES: Final = 256 * 1024
 TAIL_BYTES: Final = 4096
 EVENT_STREAM: Final = b"text/event-stream"
 _OK: Final = 200
+_BAD: Final = 400
 # Quotes inside a text are escaped in JSON, so this is never part of what a model wrote.
 _ABORTED: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 
@@ -69,8 +70,8 @@ class Failed(msgspec.Struct):
 class PlainAnswer:
     """An answer in one piece."""
 
-    __slots__ = ("_client", "_held", "_own", "_tail", "events", "has_begun", "has_token",
-                 "size_bytes", "status", "usage")  # fmt: skip
+    __slots__ = ("_client", "_held", "_own", "_tail", "adapter", "events", "has_begun",
+                 "has_token", "size_bytes", "status", "usage")  # fmt: skip
 
     def __init__(self, client: Client, own_headers: bytes) -> None:
         self._client = client
@@ -79,6 +80,7 @@ class PlainAnswer:
         self.size_bytes = 0
         self.status = 0
         self._tail = b""
+        self.adapter = ""  # that the request is for
         self.has_begun = False
         self.has_token = False
         self.events = 0
@@ -109,6 +111,8 @@ class PlainAnswer:
             if is_aborted(body):
                 return _ABORTED_ANSWER
             self.usage = usage_of_body(body)
+        elif self.adapter and (failed := _not_resident(connection, body, self.adapter)):
+            return failed
         self.has_begun = True
         self._client.respond(status, headers.to_client(connection.headers) + self._own, body)
         return None
@@ -136,8 +140,8 @@ class PlainAnswer:
 class StreamAnswer:
     """An answer as server-sent events."""
 
-    __slots__ = ("_client", "_held", "_own", "choices", "has_begun", "reader", "size_bytes",
-                 "status", "transcript")  # fmt: skip
+    __slots__ = ("_client", "_held", "_own", "adapter", "choices", "has_begun", "reader",
+                 "size_bytes", "status", "transcript")  # fmt: skip
 
     def __init__(
         self,
@@ -150,6 +154,7 @@ class StreamAnswer:
         self._client = client
         self._own = own_headers
         self._held = b""
+        self.adapter = ""  # that the request is for
         self.choices = 1  # how many the request asked for
         self.transcript = transcript  # `None`: if it breaks, it ends
         self.reader = EventReader(strip_usage=strip_usage)
@@ -290,6 +295,8 @@ class ContinuedAnswer(StreamAnswer):
         self._refusal += connection.take()
         if not connection.is_complete and len(self._refusal) < HOLD_BYTES:
             return None
+        if self.adapter and (lost := _not_resident(connection, self._refusal, self.adapter)):
+            return lost
         failed = _failed_status(connection, self._refusal)
         return failed if connection.status in FAILURE_OF_STATUS else _cannot(failed)
 
@@ -330,6 +337,16 @@ def _failed_status(connection: EngineConnection, body: bytes) -> Failed:
         retry_after=headers.find(connection.headers, b"retry-after"),
         kind=error.kind,
     )
+
+
+def _not_resident(connection: EngineConnection, body: bytes, adapter: str) -> Failed | None:
+    """Give the failure of a request whose adapter the engine does not have, if that is why."""
+    status = connection.status
+    if status < _BAD or not lacks_adapter(read_error(status, body), adapter):
+        return None
+    failed = _failed_status(connection, body)
+    failed.failure = "not_resident"
+    return failed
 
 
 def is_aborted(body: bytes) -> bool:

@@ -73,8 +73,8 @@ class Attempt:
     """One try at one replica."""
 
     __slots__ = ("_connecting", "_head", "_is_over", "_patience", "_raced", "_sent_at", "_tokens",
-                 "_trial", "answer", "body", "connect_s", "connection", "first_token_at", "link",
-                 "owner", "pool", "replica", "started_at")  # fmt: skip
+                 "_trial", "adapter", "answer", "body", "connect_s", "connection", "first_token_at",
+                 "link", "owner", "pool", "replica", "started_at")  # fmt: skip
 
     def __init__(
         self, owner: Owner, pool: PoolState, link: EngineLink, *, tokens: int, now: float
@@ -97,6 +97,9 @@ class Attempt:
         self._sent_at = now
         self._tokens = tokens
         self._trial = self.replica.begin(tokens, now)
+        self.adapter = "" if owner.request is None else owner.request.adapter
+        if self.adapter:
+            self.replica.adapters.begin(self.adapter)
 
     def start(self, head: bytes, body: bytes) -> None:
         """Send the request on an idle connection, or on a new one."""
@@ -115,6 +118,8 @@ class Attempt:
         self._is_over = True
         replica = self.replica
         self._give_back(verdict)
+        if self.adapter:
+            replica.adapters.end(self.adapter)
         if verdict == "good":
             replica.note_success(now, trial=self._trial)
         elif verdict == "bad":
@@ -190,6 +195,7 @@ class Attempt:
                 strip_usage=owner.strip_usage,
                 transcript=owner.transcript,
             )
+            answer.adapter = self.adapter
             if owner.request is not None and isinstance(answer, StreamAnswer):
                 answer.choices = owner.request.choices
         failed = answer.arrived(connection)
@@ -204,7 +210,9 @@ class Attempt:
             self.owner.attempt_moved()
 
     def _note_refusal(self, failed: Failed) -> None:
-        """Send nothing more to an engine that said it is going away; its prober finds out when."""
+        """Send nothing more of a kind that the engine will not take; its prober finds out when."""
+        if failed.failure == "not_resident":
+            self.replica.adapters.note_lost(self.adapter, monotonic())
         reason = REFUSES_FOR_GOOD.get(failed.kind)
         if reason is not None:
             self.replica.note_doubt("answers", f"{reason} ({failed.detail})")

@@ -32,6 +32,8 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "internal_error": (500, "server_error"),
     "unsupported_transfer_encoding": (501, "invalid_request_error"),
     "engine_failed": (502, "server_error"),
+    "adapter_loading": (503, "server_error"),
+    "adapter_failed": (503, "server_error"),
     "engine_busy": (503, "server_error"),
     "no_replica": (503, "server_error"),
     "no_table": (503, "server_error"),

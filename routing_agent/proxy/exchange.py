@@ -10,6 +10,7 @@ from routing_agent.core.continuation import CONTINUED_PATHS
 from routing_agent.core.deadlines import (
     first_byte_limit_s,
 )
+from routing_agent.core.engine_traits import adapter_model
 from routing_agent.core.explain import candidates_of
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.waiting import line_limit
@@ -18,7 +19,7 @@ from routing_agent.proxy.again import RetriedRequest
 from routing_agent.proxy.attempt import Attempt
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.request import USAGE_ON_REQUEST, RequestRefused, parse
-from routing_agent.proxy.splice import rewrite
+from routing_agent.proxy.splice import rewrite, without
 from routing_agent.proxy.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ class Exchange(RetriedRequest):
         assert request is not None  # noqa: S101 - set by _admit
         self.destination = destination
         self._pool = destination.pool
-        self._route_request = RouteRequest(destination.charge_tokens, destination.session)
+        self._route_request = RouteRequest(
+            destination.charge_tokens, destination.session, adapter=request.adapter
+        )
         self.strip_usage = (
             request.is_stream and not request.wants_usage and path in USAGE_ON_REQUEST
         )
@@ -199,6 +202,12 @@ class Exchange(RetriedRequest):
         body = self._body
         if self.transcript is not None and self.transcript.is_continuing:
             body = continuation.extended(body, self.transcript, attempt.replica.endpoint.engine)
+        if request.adapter:
+            served = (
+                adapter_model(attempt.replica.endpoint.engine, served, request.adapter) or served
+            )
+            if request.lora is not None:
+                body = without(body, "lora")
         if self.strip_usage or served != request.model:
             model = served if served != request.model else None
             body = rewrite(body, model=model, ask_usage=self.strip_usage)

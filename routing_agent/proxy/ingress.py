@@ -194,7 +194,7 @@ class ClientConnection:
         elif table is None:
             answer = admission.NO_TABLE
         else:
-            answer = local.answer_models(table, incoming.caller.tenant, path)
+            answer = local.answer_models(self._proxy.fleet, table, incoming.caller.tenant, path)
         if isinstance(answer, ErrorAnswer):
             lines = local.JSON_LINE + answer.headers()
             answer = (answer.status, lines, answer.body())

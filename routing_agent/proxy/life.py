@@ -71,6 +71,7 @@ def record_of(
         tenant=done.tenant,
         api_key=done.api_key,
         model=done.model,
+        adapter=done.adapter,
         path=done.path,
         stream=done.stream,
         status=done.status,

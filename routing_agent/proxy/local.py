@@ -8,11 +8,13 @@ from urllib.parse import unquote
 
 import msgspec
 
+from routing_agent.core.adapters import find_adapter, is_loaded, listed_names
+from routing_agent.core.fleet import Fleet
 from routing_agent.core.paths import FORWARDED
 from routing_agent.core.table import Model, Table
-from routing_agent.proxy.admission import may_call
+from routing_agent.proxy.admission import may_call, not_loaded
 from routing_agent.proxy.errors import ErrorAnswer
-from routing_agent.wire import Tenant
+from routing_agent.wire import Adapter, Tenant
 
 MODELS: Final = "/v1/models"
 MODEL_PREFIX: Final = "/v1/models/"
@@ -53,17 +55,57 @@ def health() -> Answer:
     return 200, JSON_LINE, b'{"status":"ok"}'
 
 
-def answer_models(table: Table, tenant: Tenant, path: str) -> Answer | ErrorAnswer:
-    """List what this key may call, or describe one model of it."""
+def answer_models(fleet: Fleet, table: Table, tenant: Tenant, path: str) -> Answer | ErrorAnswer:
+    """List what this key may call, or describe one model or adapter of it."""
     if path == MODELS:
         entries = [_entry(name, model) for name, model in _callable(table, tenant)]
+        entries += _loaded_adapters(fleet, table, tenant)
         return 200, JSON_LINE, msgspec.json.encode({"object": "list", "data": entries})
     wanted = path[len(MODEL_PREFIX) :]
     for name in (wanted, _decoded(wanted)):
         model = table.names.get(name)
         if model is not None and may_call(tenant, model):
             return 200, JSON_LINE, msgspec.json.encode(_entry(name, model))
+    return _answer_adapter(fleet, table, tenant, wanted)
+
+
+def _answer_adapter(
+    fleet: Fleet, table: Table, tenant: Tenant, wanted: str
+) -> Answer | ErrorAnswer:
+    for name in (wanted, _decoded(wanted)):
+        meant = find_adapter(table, tenant.name, name, None)
+        model, adapter = meant.model, meant.adapter
+        if model is None or adapter is None or not may_call(tenant, model):
+            continue
+        if not is_loaded(fleet.pools, model, adapter.served_name):
+            return not_loaded(fleet, model, adapter)
+        return 200, JSON_LINE, msgspec.json.encode(_adapter_entry(name, adapter))
     return ErrorAnswer("model_not_found", f"There is no model '{wanted[:200]}'.", "model")
+
+
+def _loaded_adapters(fleet: Fleet, table: Table, tenant: Tenant) -> list[dict[str, Any]]:
+    """Give an entry for each adapter of this tenant that some replica holds, each once."""
+    names = table.adapters.get(tenant.name)
+    if names is None:
+        return []
+    found = sorted(listed_names(names).items())
+    return [
+        _adapter_entry(name, adapter)
+        for name, adapter in found
+        if may_call(tenant, model := table.models[adapter.model])
+        and is_loaded(fleet.pools, model, adapter.served_name)
+    ]
+
+
+def _adapter_entry(name: str, adapter: Adapter) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "signalbox",
+        "root": name,
+        "parent": adapter.model,
+    }
 
 
 def _callable(table: Table, tenant: Tenant) -> Iterable[tuple[str, Model]]:

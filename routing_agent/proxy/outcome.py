@@ -9,6 +9,7 @@ from routing_agent.core.replica import Replica
 from routing_agent.core.retries import Failure
 from routing_agent.metrics import FinishedRequest
 from routing_agent.proxy import headers, tracing
+from routing_agent.proxy.admission import LOADING_RETRY_S
 from routing_agent.proxy.answer import Failed
 from routing_agent.proxy.errors import ErrorAnswer
 
@@ -32,6 +33,7 @@ TAKEN_TOO_SLOWLY: Final = ErrorAnswer(
     "request_timeout",
     "The answer was not taken within the end-to-end limit. Read it faster, or ask for less.",
 )
+NOT_RESIDENT: Final = "This adapter is not loaded on any replica any more. Try again shortly."
 _OK: Final = 200
 # Bytes of a plain answer that make about one token, JSON around it included.
 _ANSWER_BYTES_PER_TOKEN: Final = 6
@@ -78,6 +80,8 @@ def final_error(failed: Failed, replica: Replica) -> ErrorAnswer:
     if failed.failure == "exhausted":
         message = f"This router has no socket left to reach {where}: {failed.detail}. Try again."
         return ErrorAnswer("no_replica", message, retry_after_s=1.0)
+    if failed.failure == "not_resident":
+        return ErrorAnswer("adapter_loading", NOT_RESIDENT, "model", retry_after_s=LOADING_RETRY_S)
     if failed.failure in ("overloaded", "stopping"):
         return ErrorAnswer("engine_busy", f"{where} is busy: {failed.detail}.", retry_after_s=1.0)
     return ErrorAnswer("engine_failed", f"{where} failed: {failed.detail}. Try again.")
@@ -111,6 +115,7 @@ def record(
         api_key=exchange.caller.key_id,
         path=exchange.incoming.path,
         model=destination.model.name if destination is not None else "",
+        adapter="" if exchange.request is None else exchange.request.adapter,
         version=pool.version if pool is not None else "",
         pool=pool.name if pool is not None else "",
         replica=attempt.replica.id if attempt is not None else "",

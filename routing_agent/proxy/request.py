@@ -51,6 +51,8 @@ class ParsedRequest(msgspec.Struct):
     prompt_bytes: int
     max_tokens: int | None
     choices: int = 1
+    lora: str | None = None  # the adapter, where it is named beside the model
+    adapter: str = ""  # what engines know the adapter by, once it was found
 
 
 def parse(body: bytes, path: str) -> ParsedRequest:
@@ -68,7 +70,7 @@ def parse(body: bytes, path: str) -> ParsedRequest:
     except msgspec.DecodeError as fault:
         raise _bad_json(f"The body is not valid JSON: {fault}.") from None
     model = _checked_model(envelope.model)
-    _refuse_adapters(envelope)
+    lora = _lora_of(envelope)
     messages = envelope.messages
     if not messages and path in _NEEDS_MESSAGES:
         raise _invalid("'messages' must be a list with at least one message.", "messages")
@@ -84,6 +86,7 @@ def parse(body: bytes, path: str) -> ParsedRequest:
         prompt_bytes=prompt_bytes,
         max_tokens=_max_tokens(envelope),
         choices=max(envelope.n or 1, 1),
+        lora=lora,
     )
 
 
@@ -97,7 +100,7 @@ def _parse_odd(body: bytes, path: str, fault: msgspec.ValidationError) -> Parsed
     except msgspec.DecodeError as worse:
         raise _bad_json(f"The body is not valid JSON: {worse}.") from None
     model = _checked_model(envelope.model)
-    _refuse_adapters(envelope)
+    lora = _lora_of(envelope)
     if not envelope.messages and path in _NEEDS_MESSAGES:
         raise _invalid(f"{fault}.", "messages")
     options = whole.get("stream_options")
@@ -110,6 +113,7 @@ def _parse_odd(body: bytes, path: str, fault: msgspec.ValidationError) -> Parsed
         fingerprint=body[:FINGERPRINT_BYTES],
         prompt_bytes=min(len(body), FINGERPRINT_BYTES),
         max_tokens=None,
+        lora=lora,
     )
 
 
@@ -121,15 +125,28 @@ def _checked_model(model: str | None) -> str:
     return model
 
 
-def _refuse_adapters(envelope: Envelope | OddEnvelope) -> None:
-    """Refuse what names an adapter beside the model, where it would pass by all admission.
+def _lora_of(envelope: Envelope | OddEnvelope) -> str | None:
+    """Give the adapter that is named beside the model; refuse what no admission could judge.
 
     SGLang's `lora_path` even loads an adapter again that was unloaded, and takes a path.
     """
-    for name, raw in (("lora", envelope.lora), ("lora_path", envelope.lora_path)):
-        if raw is not NO_RAW and bytes(raw) not in _NOTHING:
-            message = f"There is no adapter {_shown(raw)}. Name an adapter you may call as 'model'."
-            raise RequestRefused(ErrorAnswer("model_not_found", message, name))
+    if envelope.lora_path is not NO_RAW and bytes(envelope.lora_path) not in _NOTHING:
+        raise _no_adapter(envelope.lora_path, "lora_path")
+    raw = envelope.lora
+    if raw is NO_RAW or bytes(raw) in _NOTHING:
+        return None
+    try:
+        name = msgspec.json.decode(raw, type=str)
+    except msgspec.DecodeError:
+        raise _no_adapter(raw, "lora") from None
+    if len(name) > MAX_MODEL_LENGTH:
+        raise _no_adapter(raw, "lora")
+    return name
+
+
+def _no_adapter(raw: msgspec.Raw, name: str) -> RequestRefused:
+    message = f"There is no adapter {_shown(raw)}. Name an adapter you may call as 'model'."
+    return RequestRefused(ErrorAnswer("model_not_found", message, name))
 
 
 def _shown(raw: msgspec.Raw) -> str:

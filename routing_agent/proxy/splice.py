@@ -15,7 +15,7 @@ import msgspec
 # A whole string, or one structural character.
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]]', re.DOTALL)
 _AFTER_KEY: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
-_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+_COMMA: Final = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 _SCALAR: Final = re.compile(rb"[^,}\] \t\r\n]*")
 # Letters of a key can hide in escapes; every letter of "model" is \u006x.
 _HIDDEN_LETTER: Final = b"\\u00"
@@ -37,6 +37,25 @@ def rewrite(body: bytes, *, model: str | None, ask_usage: bool) -> bytes:
     for (start, end), new in sorted(edits, reverse=True):
         body = b"".join((body[:start], new, body[end:]))
     return body
+
+
+def without(body: bytes, key: str) -> bytes:
+    """Give `body` without the members of its outermost object under `key`."""
+    while True:
+        member = next(top_level_members(body, key), None)
+        if member is None:
+            return body
+        body = _cut(body, member)
+
+
+def _cut(body: bytes, member: Span) -> bytes:
+    """Take a member out, with the comma behind it, or the one before it if it is the last."""
+    start, end = member
+    behind = _COMMA.match(body, end)
+    if behind is not None:
+        return body[:start] + body[behind.end() :]
+    before = body[:start].rstrip(b" \t\r\n")
+    return before.removesuffix(b",") + body[end:]
 
 
 def _model_spans(body: bytes) -> list[Span]:
@@ -66,6 +85,18 @@ def _usage_edit(body: bytes) -> tuple[Span, bytes]:
 
 def top_level_values(body: bytes, key: str) -> Iterator[Span]:
     """Give the spans of the values that the outermost object holds under `key`."""
+    for _, start, end in _members(body, key):
+        yield start, end
+
+
+def top_level_members(body: bytes, key: str) -> Iterator[Span]:
+    """Give the spans of the members, name and value, of the outermost object under `key`."""
+    for start, _, end in _members(body, key):
+        yield start, end
+
+
+def _members(body: bytes, key: str) -> Iterator[tuple[int, int, int]]:
+    """Give where each member begins, where its value begins, and where that ends."""
     depth = 0
     skip_to = 0
     for token in _TOKEN.finditer(body):
@@ -80,7 +111,7 @@ def top_level_values(body: bytes, key: str) -> Iterator[Span]:
             start = _value_start(body, token.end())
             if start is not None:  # a key, not a value that reads like one
                 end = _value_end(body, start)
-                yield start, end
+                yield token.start(), start, end
                 skip_to = end
 
 

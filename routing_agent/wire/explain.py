@@ -10,6 +10,7 @@ class ExplainRequest(Message, frozen=True, kw_only=True, tag_field="kind", tag="
     """Ask where a request would go, without sending it."""
 
     model: str
+    adapter: str = ""  # the same as the body field `lora`
     tenant: str = ""
     session: str = ""
     prompt: str = ""
@@ -20,6 +21,7 @@ class Explanation(Message, frozen=True, kw_only=True, tag_field="kind", tag="exp
     """Where a request would go, and why."""
 
     pool: str = ""
+    adapter: str = ""  # its served name
     version: str = ""
     policy: str = ""
     replica: str = ""

@@ -83,7 +83,7 @@ class RequestRecord(Message, frozen=True, kw_only=True):
     tenant: str = ""
     api_key: str = ""  # its id
     model: str = ""
-    adapter: str = ""
+    adapter: str = ""  # `Adapter.served_name`
     path: str = ""
     stream: bool = False
     status: int = 200

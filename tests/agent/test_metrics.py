@@ -69,6 +69,7 @@ def samples(metrics: Metrics, made: Fleet) -> dict[str, dict[tuple[tuple[str, st
 def test_every_metric_of_the_contract_is_there() -> None:
     """Section 3 of the architecture."""
     made = fleet(pool(endpoints=(endpoint("r", adapters=("l",)),)))
+    made.replicas["r"].adapters.note_listed(("l",), NOW)
     metrics = Metrics()
     metrics.request_finished(record())
     metrics.retried(made.pools["p"].pool)

@@ -164,11 +164,10 @@ def test_tokens_outweigh_a_bad_probe() -> None:
 
 def test_a_sleeping_engine_gets_no_requests() -> None:
     made = replica()
-    made.note_scrape(EngineFigures(running=1, is_asleep=True, adapters=("a",)), NOW)
+    made.note_scrape(EngineFigures(running=1, is_asleep=True), NOW)
     assert made.exclusion(NOW).startswith("asleep")
     made.note_scrape(EngineFigures(), NOW)
     assert made.exclusion(NOW) == ""
-    assert made.adapters == ("a",)
 
 
 def test_a_failed_scrape_keeps_the_last_figures() -> None:

@@ -170,7 +170,7 @@ async def test_loaded_adapters_are_told_by_the_model_list(engine, client):
     engine.pages["/v1/models"] = (200, models("lora-a", parent="m"))
     replica, prober, _ = watched(engine, client)
     await prober.visit(replica)
-    assert replica.adapters == ("lora-a",)
+    assert replica.adapters.listed == ("lora-a",)
 
 
 async def test_the_rounds_follow_the_table(engine, client):
