@@ -68,8 +68,13 @@ def _fault(
     return "" if adapter.model in models else f"no model '{adapter.model}'"
 
 
-def names_by_tenant(adapters: Iterable[Adapter]) -> dict[str, dict[str, Adapter]]:
-    """Give every name a tenant may call an active adapter by; ambiguous ones are left out."""
+def names_by_tenant(
+    adapters: Iterable[Adapter], taken: Collection[str] = ()
+) -> dict[str, dict[str, Adapter]]:
+    """Give every name a tenant may call an active adapter by; ambiguous ones are left out.
+
+    `taken` are the names of models, which mean those.
+    """
     active = [adapter for adapter in adapters if adapter.active]
     names: dict[str, dict[str, Adapter]] = {}
     for adapter in active:
@@ -83,6 +88,8 @@ def names_by_tenant(adapters: Iterable[Adapter]) -> dict[str, dict[str, Adapter]
             own = [adapter for adapter in meant if adapter.tenant == tenant]
             if own or len(meant) == 1:
                 found[name] = (own or meant)[0]
+        for name in set(found).intersection(taken):
+            del found[name]
     return names
 
 

@@ -122,7 +122,7 @@ class _Compiler:
             pools=pools,
             tenants=tenants,
             keys=dict(self._keys(tenants)),
-            adapters=adapters.names_by_tenant(sound),
+            adapters=adapters.names_by_tenant(sound, names),
             served_adapters={adapter.served_name: adapter for adapter in sound},
             extra_paths=frozenset(p for pool in pools.values() for p in pool.settings.extra_paths),
             body_limit_bytes=max(

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routing_agent.proxy.request import IMAGE_BYTES, RequestRefused, parse
-from routing_agent.proxy.splice import rewrite, top_level_values
+from routing_agent.proxy.splice import rewrite, top_level_values, without
 from routing_agent.proxy.stream import (
     MAX_EVENT_BYTES,
     EventReader,
@@ -247,6 +247,35 @@ def test_keys_that_look_alike_are_told_apart(body: bytes) -> None:
     """R20: nested, escaped, repeated, inside strings."""
     expected = {**json.loads(body), "model": "b"}
     assert json.loads(rewrite(body, model="b", ask_usage=False)) == expected
+
+
+@given(
+    body=st.dictionaries(TEXTS, JSON, max_size=4),
+    value=JSON,
+    spaces=st.sampled_from([None, 2]),
+    place=st.integers(0, 4),
+)
+def test_a_member_taken_out_takes_nothing_with_it(
+    body: dict[str, Any], value: Any, spaces: int | None, place: int
+) -> None:
+    items = [(k, v) for k, v in body.items() if k != "lora"]
+    data = json.dumps(dict([*items[:place], ("lora", value), *items[place:]]), indent=spaces)
+    left = without(data.encode(), "lora")
+    assert json.loads(left) == dict(items)
+    assert without(left, "lora") == left
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"lora":"a","lora":"b"}',
+        b'{"x":1 , "lora":"a","l\\u006fra" : [1] }',
+        b'{ "lora" : "a" , "x":{"lora":1},"y":["lora"]}',
+    ],
+)
+def test_a_member_is_taken_out_however_it_is_written(body: bytes) -> None:
+    expected = {k: v for k, v in json.loads(body).items() if k != "lora"}
+    assert json.loads(without(body, "lora")) == expected
 
 
 @pytest.mark.parametrize("value", [b"null", b"[1, {}]", b'{"a":[1]}', b"12", b'"x"', b"true"])
