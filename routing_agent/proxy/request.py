@@ -136,10 +136,10 @@ def _lora_of(envelope: Envelope | OddEnvelope) -> str | None:
     if raw is NO_RAW or bytes(raw) in _NOTHING:
         return None
     try:
-        name = msgspec.json.decode(raw, type=str)
-    except msgspec.DecodeError:
+        name = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
         raise _no_adapter(raw, "lora") from None
-    if len(name) > MAX_MODEL_LENGTH:
+    if not isinstance(name, str) or len(name) > MAX_MODEL_LENGTH:
         raise _no_adapter(raw, "lora")
     return name
 
