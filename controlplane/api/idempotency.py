@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -21,7 +20,7 @@ HEADER = "Idempotency-Key"
 REPLAYED_HEADER = "Idempotency-Replayed"
 KEPT_FOR = timedelta(hours=24)
 _KEPT_HEADERS = ("ETag", "x-signalbox-revision")
-_SHOWN_ONCE = "plaintext"
+_SHOWN_ONCE = ("plaintext", "invitation")
 
 
 def once(request: Request, run: Callable[[], Response]) -> Response:
@@ -56,10 +55,8 @@ def once(request: Request, run: Callable[[], Response]) -> Response:
 
 def caller_of(request: Request) -> str:
     """Give the caller whose keys these are: keys of different callers never meet."""
-    token: Any = request.auth
-    if token is not None:
-        return f"token:{token.name}"
-    return f"user:{request.user.get_username()}"
+    kind = "token" if request.auth is not None else "user"
+    return f"{kind}:{request.user.get_username()}"
 
 
 def request_digest(request: Request) -> str:
@@ -88,8 +85,8 @@ def _stored(caller: str, key: str) -> IdempotentAnswer | None:
 
 def _keep(answer: IdempotentAnswer, response: Response) -> None:
     data = response.data
-    if isinstance(data, dict) and _SHOWN_ONCE in data:
-        data = {**data, _SHOWN_ONCE: None}
+    if isinstance(data, dict):
+        data = {**data, **{name: None for name in _SHOWN_ONCE if name in data}}
     answer.status = response.status_code
     answer.body = JSONRenderer().render(data).decode() if data is not None else ""
     answer.headers = {name: response[name] for name in _KEPT_HEADERS if name in response}

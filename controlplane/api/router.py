@@ -15,9 +15,11 @@ from controlplane.planning.api import PlanViewSet
 from controlplane.routing.api import RoutingTableViewSet
 from controlplane.routing.api_explain import ExplainViewSet
 from controlplane.tenants.api import ApiKeyViewSet, TenantViewSet
+from controlplane.tenants.api_members import MembershipViewSet, TenantTokenViewSet
 from controlplane.tenants.api_quotas import QuotaViewSet
-from controlplane.tenants.api_staff import MembershipViewSet, StaffTokenViewSet
+from controlplane.tenants.api_staff import StaffTokenViewSet, StaffViewSet
 from controlplane.usage.api import RequestViewSet
+from controlplane.usage.api_hours import UsageViewSet
 
 router = DefaultRouter()
 router.trailing_slash = "/?"
@@ -33,7 +35,10 @@ for prefix, viewset, basename in (
     ("quotas", QuotaViewSet, "quota"),
     ("api-keys", ApiKeyViewSet, "api-key"),
     ("staff-tokens", StaffTokenViewSet, "staff-token"),
+    ("staff", StaffViewSet, "staff"),
     ("memberships", MembershipViewSet, "membership"),
+    ("tenant-tokens", TenantTokenViewSet, "tenant-token"),
+    ("usage", UsageViewSet, "usage"),
     ("routing-tables", RoutingTableViewSet, "routing-table"),
     ("audit-events", AuditEventViewSet, "audit-event"),
     ("requests", RequestViewSet, "request"),

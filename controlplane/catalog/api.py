@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import get_args
+from typing import ClassVar, get_args
 
 import django_filters
 from django.db.models import QuerySet
@@ -22,6 +22,7 @@ from controlplane.rest.serializers import (
     changed,
 )
 from controlplane.rest.views import ReadMixin, ServiceViewSet
+from controlplane.tenants.models import TenantRole
 from routing_agent import wire
 
 ENGINES = get_args(wire.EngineName)
@@ -80,6 +81,9 @@ class ModelViewSet(ReadMixin, ServiceViewSet):
     """Models by their names, which may contain slashes and colons, raw or percent-encoded."""
 
     required_roles = {"destroy": "admin"}
+    tenant_roles: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("list", "retrieve"), TenantRole.MEMBER.value
+    )
     lookup_field = "name"
     lookup_value_regex = ".+?"
     queryset = Model.objects.none()
@@ -87,8 +91,10 @@ class ModelViewSet(ReadMixin, ServiceViewSet):
     filterset_class = ModelFilter
 
     def get_queryset(self) -> QuerySet[Model]:
-        """Give all models."""
-        return selectors.models()
+        """Give all models, or those that one of the caller's tenants may call."""
+        if self.callers_tenants is None:
+            return selectors.models()
+        return selectors.models_for(self.callers_tenants)
 
     @extend_schema(request=ModelInput, responses={201: changed(ModelSerializer)})
     def create(self, request: Request) -> Response:

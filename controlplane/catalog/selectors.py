@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.db.models import Count, Q, QuerySet
 
 from controlplane.catalog.models import Model, ModelVersion
 from controlplane.domain.errors import NotFound
+from controlplane.tenants.models import Tenant
 
 
 def models() -> QuerySet[Model]:
@@ -14,6 +17,15 @@ def models() -> QuerySet[Model]:
         version_count=Count("versions", filter=Q(versions__retired_at__isnull=True), distinct=True),
         pool_count=Count("versions__pools", distinct=True),
     ).order_by("name")
+
+
+def models_for(tenants: Collection[str]) -> QuerySet[Model]:
+    """Give the models that any of these tenants (by slug) may call; an empty list allows all."""
+    lists = Tenant.objects.filter(slug__in=tenants).values_list("allowed_models", flat=True)
+    allowed = list(lists)
+    if not all(allowed):
+        return models()
+    return models().filter(name__in={name for names in allowed for name in names})
 
 
 def model(name: str) -> Model:

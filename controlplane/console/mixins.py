@@ -36,15 +36,19 @@ class RoleRequired(View):
         """Check who asks, then go on; a problem told by a service becomes its own page."""
         if not request.user.is_authenticated:
             return self._to_login(request)
+        self.admit(request, **kwargs)
+        try:
+            return super().dispatch(request, *args, **kwargs)
+        except ProblemError as problem:
+            return problem_page(request, problem)
+
+    def admit(self, request: HttpRequest, **kwargs: Any) -> None:
+        """Let somebody signed in pass, or raise what they are told."""
         if not includes(str(request.role), self.required_role):  # type: ignore[attr-defined]
             raise PermissionDenied(
                 f"This needs the role {self.required_role}; yours is "
                 f"{request.role or 'none'}. An admin can change it."  # type: ignore[attr-defined]
             )
-        try:
-            return super().dispatch(request, *args, **kwargs)
-        except ProblemError as problem:
-            return problem_page(request, problem)
 
     def _to_login(self, request: HttpRequest) -> HttpResponse:
         answer = redirect_to_login(request.get_full_path())
@@ -116,7 +120,8 @@ def digest(body: str) -> str:
 def problem_page(request: HttpRequest, problem: ProblemError) -> HttpResponse:
     """Say what went wrong, in the dialog if the request came from there."""
     template = "partials/problem_dialog.html" if in_dialog(request) else "problem.html"
-    return render(request, template, {"problem": problem}, status=problem.status)
+    layout = "area/base.html" if hasattr(request, "area") else "base.html"
+    return render(request, template, {"problem": problem, "layout": layout}, status=problem.status)
 
 
 def requested(request: HttpRequest, text: str, *, revision: int | None = None) -> None:

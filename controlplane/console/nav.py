@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+
+from django.urls import NoReverseMatch, reverse
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +31,22 @@ MENU = (
     Entry("audit", "Audit", "≡", "a"),
     Entry("system", "System", "⚙", "s"),
 )
+
+# A tenant's own menu. An entry is shown as soon as an app has a page of its name.
+AREA_MENU = (
+    Entry("area-usage", "Usage", "∿", "u"),
+    Entry("area-adapters", "Adapters", "◫", "a"),
+    Entry("area-keys", "Keys", "⚿", "k"),
+    Entry("area-models", "Models", "▦", "m"),
+    Entry("area-limits", "Limits", "◍", "l"),
+    Entry("area-members", "Members", "☺", "e"),
+)
+
+
+def area_menu(slug: str) -> list[tuple[Entry, str]]:
+    """Give the menu of a tenant's area: each entry that has a page, with its address."""
+    found = []
+    for entry in AREA_MENU:
+        with suppress(NoReverseMatch):
+            found.append((entry, reverse(entry.name, args=[slug])))
+    return found

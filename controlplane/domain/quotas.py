@@ -23,6 +23,10 @@ WISH_S: Final = 0.3
 REMEMBERED_S: Final = 3600.0
 # Of what is left, this part is spread over the agents for requests that are likely to come.
 AHEAD_RATIO: Final = 0.5
+BUCKETS: Final = {
+    "requests": "Requests a minute",
+    "tokens": "Tokens a minute, in and out",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +144,18 @@ class AgentUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitLine:
+    """One limit as its tenant reads it; `who` says where what is not left is."""
+
+    name: str
+    label: str
+    allowed: int
+    taken: int
+    left: int
+    who: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitUse:
     """What is used and left of a tenant's limits; None where there is no such limit."""
 
@@ -156,6 +172,43 @@ class LimitUse:
     def slots_free(self) -> int | None:
         """Give the slots that no agent holds."""
         return None if self.concurrency is None else max(self.concurrency - self.slots_held, 0)
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Say whether there is no limit at all."""
+        return not self.lines
+
+    @property
+    def lines(self) -> list[LimitLine]:
+        """Give each limit there is, with what is taken of it."""
+        lines = [] if self.concurrency is None else [self._slots_line(self.concurrency)]
+        for name, label in BUCKETS.items():
+            limit, left = getattr(self, f"{name}_per_minute"), getattr(self, f"{name}_left")
+            if limit is not None:
+                given = limit if left is None else left
+                lines.append(
+                    LimitLine(
+                        name=name,
+                        label=label,
+                        allowed=limit,
+                        taken=limit - given,
+                        left=max(given, 0),
+                        who="taken by requests, or by agents for requests to come",
+                    )
+                )
+        return lines
+
+    def _slots_line(self, concurrency: int) -> LimitLine:
+        idle = self.slots_held - self.slots_in_use
+        who = f"{self.slots_in_use} running, {idle} held ready by {len(self.agents)} agents"
+        return LimitLine(
+            name="concurrency",
+            label="Requests at the same time",
+            allowed=concurrency,
+            taken=self.slots_held,
+            left=max(concurrency - self.slots_held, 0),
+            who=who if self.agents else "nothing is running",
+        )
 
 
 def use(ledger: Ledger, limits: wire.TenantLimits, now: float) -> LimitUse:

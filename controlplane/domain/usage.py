@@ -61,11 +61,23 @@ def roll_up(records: Iterable[UsageRecord], *, now: datetime) -> dict[UsageKey, 
     return dict(sorted(sums.items()))
 
 
+def last_uses(records: Iterable[UsageRecord], *, now: datetime) -> dict[str, datetime]:
+    """Give when each key that is named was last used."""
+    uses: dict[str, datetime] = {}
+    for record in records:
+        if record.api_key:
+            at = min(_moment(record.at, now), now)
+            uses[record.api_key] = max(at, uses.get(record.api_key, at))
+    return uses
+
+
 def _hour(at: float, now: datetime) -> datetime:
+    return _moment(at, now).replace(minute=0, second=0, microsecond=0)
+
+
+def _moment(at: float, now: datetime) -> datetime:
     try:
         moment = datetime.fromtimestamp(at, UTC)
     except (OverflowError, ValueError, OSError):
-        moment = now
-    if abs(moment - now) > LONGEST_DELAY:
-        moment = now
-    return moment.replace(minute=0, second=0, microsecond=0)
+        return now
+    return now if abs(moment - now) > LONGEST_DELAY else moment

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from controlplane.fleet.views import charts, nodes, pools, replicas
+from controlplane.fleet.views import area, charts, nodes, pools, replicas
 
 urlpatterns = [
     path("pools/", pools.PoolList.as_view(), name="pools"),
@@ -21,4 +21,5 @@ urlpatterns = [
     path("nodes/", nodes.NodeList.as_view(), name="nodes"),
     path("nodes/<slug:name>/", nodes.NodePage.as_view(), name="node"),
     path("live/nodes/<slug:name>/<slug:chart>.json", charts.NodeChart.as_view(), name="node-chart"),
+    path("t/<slug:slug>/models/", area.AreaModels.as_view(), name="area-models"),
 ]

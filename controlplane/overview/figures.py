@@ -22,7 +22,8 @@ from controlplane.telemetry.payloads import payload
 from controlplane.telemetry.rolling import FLEET, TENANT, VERSION, version_subject
 from controlplane.telemetry.snapshots import NoData, SeriesSet, Window, window
 from controlplane.tenants import selectors as tenants
-from controlplane.tenants.views import TENANT_CHARTS
+from controlplane.tenants.views.area import AreaRequired
+from controlplane.tenants.views.pages import TENANT_CHARTS
 
 # As of a pool, what was asked of it first.
 VERSION_CHARTS = {"requests": POOL_CHARTS["requests"]} | POOL_CHARTS
@@ -186,3 +187,7 @@ class TenantChart(ChartView):
             source.level_chart(TENANT, tenant.slug, chart, wanted),
             revision=f"tenant/{tenant.slug}/{chart}/{wanted.steps}",
         )
+
+
+class AreaChart(AreaRequired, TenantChart):
+    """The same in a tenant's own area."""

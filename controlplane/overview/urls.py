@@ -1,6 +1,5 @@
-"""Addresses of the pages that look across apps, and of signing in and out."""
+"""Addresses of the pages that look across apps."""
 
-from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
 from controlplane.overview import figures, views
@@ -21,9 +20,8 @@ urlpatterns = [
         figures.TenantChart.as_view(),
         name="tenant-chart",
     ),
+    path("t/<slug:slug>/live/<slug:chart>.json", figures.AreaChart.as_view(), name="area-chart"),
     path("system/", views.System.as_view(), name="system"),
     path("search/", views.Search.as_view(), name="search"),
     path("profile/", views.Profile.as_view(), name="profile"),
-    path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
-    path("logout/", LogoutView.as_view(), name="logout"),
 ]

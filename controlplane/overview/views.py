@@ -8,7 +8,7 @@ from typing import Any
 
 import django
 from django.db import connection
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -30,6 +30,8 @@ from controlplane.telemetry.cache import FlightCache
 from controlplane.telemetry.models import RollUpState
 from controlplane.telemetry.prometheus import prometheus
 from controlplane.telemetry.snapshots import NoData
+from controlplane.tenants.scope import scope_of
+from controlplane.tenants.views.area import home_of
 
 # Every open page asks for the number of problems: one look serves all for two seconds.
 _problems = FlightCache(max_entries=1, ttl_s=2.0)
@@ -48,6 +50,11 @@ def linked(problem: Problem) -> dict[str, Any]:
 
 class Overview(Page):
     """Is anything wrong, and where: attention list, pools, the control plane itself."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Send members of tenants to their own area."""
+        home = home_of(scope_of(request.user))
+        return redirect(home) if home else super().dispatch(request, *args, **kwargs)
 
     template_name = "overview/overview.html"
     fragment_name = "overview/_overview.html"
@@ -221,6 +228,9 @@ class Profile(RoleRequired):
         "density": preferences.DENSITIES,
         "shortcuts": ("on", "off"),
     }
+
+    def admit(self, request: HttpRequest, **kwargs: Any) -> None:
+        """Let everybody signed in choose for their browser."""
 
     def get(self, request: HttpRequest) -> HttpResponse:
         """Show the choices."""

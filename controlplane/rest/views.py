@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from controlplane.audit import services as audit
 from controlplane.audit.services import Actor
-from controlplane.domain.errors import Invalid
+from controlplane.domain.errors import Invalid, NotFound
 from controlplane.rest.serializers import ChangeInput, VersionedInput
 
 REVISION_HEADER = "x-signalbox-revision"
@@ -45,11 +45,15 @@ class ServiceViewSet(viewsets.GenericViewSet):
     """Reads and writes of one noun.
 
     `required_roles` names the role of an action; a read needs a viewer, any other write
-    `required_role`. The default permission class obeys both.
+    `required_role`. `tenant_roles` opens actions to members of tenants, within `callers_tenants`.
+    The default permission class obeys all of them.
     """
 
     required_role: ClassVar[str] = "operator"
     required_roles: ClassVar[Mapping[str, str]] = {}
+    tenant_roles: ClassVar[Mapping[str, str]] = {}
+    # Set by the permission class; until then nobody sees anything. None: all, for staff.
+    callers_tenants: frozenset[str] | None = frozenset()
     reason: str = ""
     body_version: int | None = None
 
@@ -69,12 +73,22 @@ class ServiceViewSet(viewsets.GenericViewSet):
             self.read(VersionedInput)
         self.reason = self.reason or self.request.query_params.get("reason", "")[:500]
 
+    def own(self, rows: models.QuerySet[Any], path: str) -> models.QuerySet[Any]:
+        """Keep what the caller may see; `path` leads from a row to its tenant's slug."""
+        if self.callers_tenants is None:
+            return rows
+        return rows.filter(**{f"{path}__in": self.callers_tenants})
+
+    def check_tenant(self, slug: str) -> None:
+        """Refuse a write for a tenant that is not the caller's, as if it were not."""
+        if self.callers_tenants is not None and slug not in self.callers_tenants:
+            raise NotFound(f"There is no tenant '{slug}'.", field="tenant")
+
     @property
     def actor(self) -> Actor:
         """Say who is asking: an API token, or a console user."""
-        token: Any = self.request.auth
-        if token is not None:
-            return Actor(name=token.name, kind="token")
+        if self.request.auth is not None:
+            return Actor(name=self.request.user.get_username(), kind="token")
         return Actor(name=self.request.user.get_username(), kind="user")
 
     @property
@@ -161,8 +175,9 @@ class ReadMixin(mixins.RetrieveModelMixin, mixins.ListModelMixin):
 
 
 def _answer(body: dict[str, Any], events: list[Any], *, dry_run: bool, status: int) -> Response:
-    if dry_run and "plaintext" in body:
-        body["plaintext"] = None  # the secret was never stored and opens nothing
+    for name in ("plaintext", "invitation"):
+        if dry_run and name in body:
+            body[name] = None  # the secret was never stored and opens nothing
     revision = next((e.fleet_revision for e in reversed(events) if e.fleet_revision), None)
     body["change"] = {
         "audit_event": events[-1].pk if events and not dry_run else None,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import django_filters
 from django.db.models import QuerySet
@@ -21,8 +22,9 @@ from controlplane.rest.serializers import (
 )
 from controlplane.rest.views import ReadMixin, ServiceViewSet
 from controlplane.tenants import selectors, services
-from controlplane.tenants.models import ApiKey, Tenant, WhenUnreachable
+from controlplane.tenants.models import ApiKey, Tenant, TenantRole, WhenUnreachable
 
+MEMBER, ADMIN = TenantRole.MEMBER.value, TenantRole.ADMIN.value
 LARGEST_LIMIT = 2_147_483_647
 
 
@@ -104,14 +106,15 @@ class TenantViewSet(ReadMixin, ServiceViewSet):
     """Tenants: who may call which models, with which priority."""
 
     required_role = "admin"
+    tenant_roles: ClassVar[dict[str, str]] = {"list": MEMBER, "retrieve": MEMBER}
     lookup_field = "slug"
     queryset = Tenant.objects.none()
     serializer_class = TenantSerializer
     filterset_class = TenantFilter
 
     def get_queryset(self) -> QuerySet[Tenant]:
-        """Give all tenants."""
-        return selectors.tenants()
+        """Give all tenants, or the caller's own."""
+        return self.own(selectors.tenants(), "slug")
 
     @extend_schema(request=TenantInput, responses={201: changed(TenantSerializer)})
     def create(self, request: Request) -> Response:
@@ -153,6 +156,7 @@ class ApiKeySerializer(ReadOnlySerializer):
             "created_at",
             "created_by",
             "expires_at",
+            "last_used_at",
             "revoked_at",
         ]
 
@@ -174,6 +178,14 @@ class ApiKeyInput(ChangeInput):
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
 
 
+class RotationInput(ChangeInput):
+    """How long both keys work."""
+
+    overlap_hours = serializers.FloatField(
+        min_value=0, max_value=720, default=24.0, help_text="Until the old key is refused."
+    )
+
+
 class ApiKeyFilter(django_filters.FilterSet):
     """Which keys."""
 
@@ -186,9 +198,17 @@ class ApiKeyFilter(django_filters.FilterSet):
 
 
 class ApiKeyViewSet(ReadMixin, ServiceViewSet):
-    """Tenants' keys: issue, look at, revoke."""
+    """Tenants' keys: issue, look at, rotate, revoke. A tenant's admins do so for their own."""
 
     required_role = "admin"
+    tenant_roles: ClassVar[dict[str, str]] = {
+        "list": MEMBER,
+        "retrieve": MEMBER,
+        "create": ADMIN,
+        "rotate": ADMIN,
+        "revoke": ADMIN,
+        "destroy": ADMIN,
+    }
     lookup_field = "public_id"
     lookup_url_kwarg = "id"
     queryset = ApiKey.objects.none()
@@ -196,14 +216,26 @@ class ApiKeyViewSet(ReadMixin, ServiceViewSet):
     filterset_class = ApiKeyFilter
 
     def get_queryset(self) -> QuerySet[ApiKey]:
-        """Give all keys."""
-        return selectors.api_keys()
+        """Give all keys, or those of the caller's tenants."""
+        return self.own(selectors.api_keys(), "tenant__slug")
 
     @extend_schema(request=ApiKeyInput, responses={201: changed(IssuedApiKeySerializer)})
     def create(self, request: Request) -> Response:
         """Issue a key; the answer shows its text this once."""
+        given = self.read(ApiKeyInput)
+        self.check_tenant(given["tenant"])
+        return self.carry_out(partial(services.issue_key, **given), status=201, show=self._issued)
+
+    @extend_schema(request=RotationInput, responses={201: changed(IssuedApiKeySerializer)})
+    @action(detail=True, methods=["post"])
+    def rotate(self, request: Request, id: str) -> Response:
+        """Issue a key's successor, shown this once; the old key works on for the overlap."""
+        overlap = timedelta(hours=self.read(RotationInput)["overlap_hours"])
+        public_id = self.get_object().public_id
         return self.carry_out(
-            partial(services.issue_key, **self.read(ApiKeyInput)), status=201, show=self._issued
+            partial(services.rotate_key, public_id=public_id, overlap=overlap),
+            status=201,
+            show=self._issued,
         )
 
     @extend_schema(request=ChangeInput, responses=changed(ApiKeySerializer))
@@ -211,13 +243,15 @@ class ApiKeyViewSet(ReadMixin, ServiceViewSet):
     def revoke(self, request: Request, id: str) -> Response:
         """End a key for good; agents refuse it with the next table."""
         self.read(ChangeInput)
-        return self.carry_out(partial(services.revoke_key, public_id=id))
+        public_id = self.get_object().public_id
+        return self.carry_out(partial(services.revoke_key, public_id=public_id))
 
     @extend_schema(request=None, responses={204: None})
     def destroy(self, request: Request, id: str) -> Response:
         """End a key for good, as revoke does; it stays listed as revoked."""
         self.read_removal()
-        return self.carry_out(partial(services.revoke_key, public_id=id), status=204)
+        public_id = self.get_object().public_id
+        return self.carry_out(partial(services.revoke_key, public_id=public_id), status=204)
 
     def _issued(self, issued: services.IssuedKey) -> dict[str, Any]:
         return {**self.show(issued.key), "plaintext": issued.plaintext}

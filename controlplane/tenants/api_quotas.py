@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from rest_framework import serializers
 
 from controlplane.rest.views import ReadMixin, ServiceViewSet
 from controlplane.tenants import selectors
-from controlplane.tenants.models import Tenant
+from controlplane.tenants.models import Tenant, TenantRole
 
 
 class AgentUseSerializer(serializers.Serializer[Any]):
@@ -46,6 +46,11 @@ class QuotaSerializer(serializers.Serializer[Any]):
     def to_representation(self, instance: Tenant) -> dict[str, Any]:
         """Give a tenant's limits with their use, as of now."""
         use = selectors.limit_use(instance, now=time.time())
+        if self.context["view"].callers_tenants is not None:  # node names are not theirs to know
+            agents = [
+                dataclasses.replace(a, agent=f"agent {n}") for n, a in enumerate(use.agents, 1)
+            ]
+            use = dataclasses.replace(use, agents=tuple(agents))
         named = {"tenant": instance.slug, "when_unreachable": instance.limits_when_unreachable}
         return dict(super().to_representation({**named, **dataclasses.asdict(use)}))
 
@@ -54,11 +59,14 @@ class QuotaViewSet(ReadMixin, ServiceViewSet):
     """Quotas: tenants' limits over all agents, the agents' shares, and what is left."""
 
     required_role = "admin"
+    tenant_roles: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("list", "retrieve"), TenantRole.MEMBER.value
+    )
     lookup_field = "slug"
     lookup_url_kwarg = "tenant"
     queryset = Tenant.objects.none()
     serializer_class = QuotaSerializer
 
     def get_queryset(self) -> QuerySet[Tenant]:
-        """Give the tenants."""
-        return selectors.tenants().select_related("limitledger")
+        """Give the tenants, or the caller's own."""
+        return self.own(selectors.tenants().select_related("limitledger"), "slug")

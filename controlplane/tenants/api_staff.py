@@ -1,4 +1,4 @@
-"""REST: staff roles (memberships) and staff tokens."""
+"""REST: staff roles and staff tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from controlplane.tenants import selectors, services
 from controlplane.tenants.models import Role, StaffProfile, StaffToken
 
 
-class MembershipSerializer(ReadOnlySerializer):
+class StaffSerializer(ReadOnlySerializer):
     """A console user's role."""
 
     username = serializers.CharField(source="user.username")
@@ -37,13 +37,13 @@ class RoleChange(ChangeInput):
     role = serializers.ChoiceField(choices=Role.choices)
 
 
-class MembershipInput(RoleChange):
+class StaffInput(RoleChange):
     """A role for a user who exists."""
 
     username = serializers.CharField(max_length=150)
 
 
-class MembershipViewSet(ReadMixin, ServiceViewSet):
+class StaffViewSet(ReadMixin, ServiceViewSet):
     """Staff roles: viewer, operator, admin."""
 
     required_role = "admin"
@@ -51,20 +51,20 @@ class MembershipViewSet(ReadMixin, ServiceViewSet):
     lookup_url_kwarg = "username"
     lookup_value_regex = "[^/]+"
     queryset = StaffProfile.objects.none()
-    serializer_class = MembershipSerializer
+    serializer_class = StaffSerializer
 
     def get_queryset(self) -> QuerySet[StaffProfile]:
         """Give every user with a role."""
         return selectors.staff()
 
-    @extend_schema(request=MembershipInput, responses={201: changed(MembershipSerializer)})
+    @extend_schema(request=StaffInput, responses={201: changed(StaffSerializer)})
     def create(self, request: Request) -> Response:
         """Give a user a role."""
-        given = self.read(MembershipInput)
+        given = self.read(StaffInput)
         user = _user(given["username"])
         return self.carry_out(partial(services.set_role, user=user, role=given["role"]), status=201)
 
-    @extend_schema(request=RoleChange, responses=changed(MembershipSerializer))
+    @extend_schema(request=RoleChange, responses=changed(StaffSerializer))
     def partial_update(self, request: Request, username: str) -> Response:
         """Give a user another role."""
         role = self.read(RoleChange)["role"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 API_KEY = "sbx-"
 STAFF_TOKEN = "sbt-"  # noqa: S105 - a visible prefix, by which scanners recognise a leaked token
+TENANT_TOKEN = "stt-"  # noqa: S105 - the same, of a token that acts within one tenant
 _RANDOM_BYTES = 32  # 256 bits: beyond guessing, so a plain SHA-256 protects it
 _SHOWN_CHARACTERS = 10
 

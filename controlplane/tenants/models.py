@@ -1,4 +1,4 @@
-"""Tenant and ApiKey (callers of models), StaffProfile and StaffToken (operators and automation)."""
+"""Tenant, its keys, members and tokens; StaffProfile and StaffToken (operators, automation)."""
 
 from __future__ import annotations
 
@@ -80,6 +80,49 @@ class LimitLedger(models.Model):
     changed_at = models.DateTimeField(auto_now=True)
 
 
+class TenantRole(models.TextChoices):
+    """What somebody may do in a tenant's own area; no word of it means anything to staff."""
+
+    MEMBER = "tenant_member", "Member"
+    ADMIN = "tenant_admin", "Tenant admin"
+
+
+class Membership(models.Model):
+    """A console user who belongs to a tenant; one may belong to several."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="tenant_memberships"
+    )
+    role = models.CharField(max_length=16, choices=TenantRole.choices, default=TenantRole.MEMBER)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["tenant__slug", "user__username"]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "user"], name="tenants_member_once")
+        ]
+
+
+class TenantToken(models.Model):
+    """A token for the REST API within one tenant; only its SHA-256 is stored."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=63, validators=[SLUG])
+    role = models.CharField(max_length=16, choices=TenantRole.choices, default=TenantRole.MEMBER)
+    sha256 = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.CharField(max_length=150)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["tenant__slug", "name"]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "name"], name="tenants_token_name_once")
+        ]
+
+
 class ApiKey(models.Model):
     """A tenant's key: 256 random bits, shown once, stored as SHA-256 with a readable prefix."""
 
@@ -91,6 +134,7 @@ class ApiKey(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.CharField(max_length=150)
     expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)  # by the usage booked so far
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

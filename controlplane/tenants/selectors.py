@@ -15,7 +15,16 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.quotas import Ledger, LimitUse
 from controlplane.domain.tables import TenantRow, tenant_limits
 from controlplane.tenants import keys
-from controlplane.tenants.models import ApiKey, LimitLedger, Role, StaffProfile, StaffToken, Tenant
+from controlplane.tenants.models import (
+    ApiKey,
+    LimitLedger,
+    Membership,
+    Role,
+    StaffProfile,
+    StaffToken,
+    Tenant,
+    TenantToken,
+)
 
 _RANK = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 
@@ -41,6 +50,26 @@ def staff_token(text: str) -> StaffToken | None:
     """Give the valid staff token with this text."""
     token = StaffToken.objects.filter(sha256=keys.digest(text)).first()
     return None if token is None or _is_over(token.expires_at) else token
+
+
+def tenant_token(text: str) -> TenantToken | None:
+    """Give the valid token of a tenant with this text."""
+    found = TenantToken.objects.select_related("tenant").filter(sha256=keys.digest(text)).first()
+    return None if found is None or _is_over(found.expires_at) else found
+
+
+def tenant_tokens(*, tenant: str | None = None) -> QuerySet[TenantToken]:
+    """Give tenants' tokens; all, or one tenant's."""
+    found = TenantToken.objects.select_related("tenant").order_by("tenant__slug", "name")
+    return found if tenant is None else found.filter(tenant__slug=tenant)
+
+
+def memberships(*, tenant: str | None = None) -> QuerySet[Membership]:
+    """Give who belongs to tenants; to all, or to one."""
+    found = Membership.objects.select_related("tenant", "user").order_by(
+        "tenant__slug", "user__username"
+    )
+    return found if tenant is None else found.filter(tenant__slug=tenant)
 
 
 def tenants() -> QuerySet[Tenant]:

@@ -14,8 +14,9 @@ from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from controlplane.domain import requests
-from controlplane.domain.usage import UsageKey, UsageSums, roll_up
+from controlplane.domain.usage import UsageKey, UsageSums, last_uses, roll_up
 from controlplane.fleet.models import Agent
+from controlplane.tenants.services import book_key_use
 from controlplane.usage.models import RequestRecord, UsageCursor, UsageHour
 from routing_agent import wire
 from routing_agent.wire import UsageRecord
@@ -51,6 +52,7 @@ def book_usage(*, agent: Agent, records: Sequence[UsageRecord]) -> int:
         return done
     for key, sums in roll_up(fresh, now=timezone.now()).items():
         _add(agent.public_id, key, sums)
+    book_key_use(last_uses(fresh, now=timezone.now()))
     return newest
 
 

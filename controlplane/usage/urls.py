@@ -2,9 +2,13 @@
 
 from django.urls import path
 
-from controlplane.usage import views
+from controlplane.usage import views, views_area
 
 urlpatterns = [
     path("requests/", views.RequestList.as_view(), name="requests"),
     path("requests/<path:request_id>/", views.RequestPage.as_view(), name="request"),
+    path("t/<slug:slug>/", views_area.AreaUsage.as_view(), name="area-usage"),
+    path(
+        "t/<slug:slug>/hours/<slug:chart>.json", views_area.AreaHours.as_view(), name="area-hours"
+    ),
 ]

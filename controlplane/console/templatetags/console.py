@@ -30,6 +30,7 @@ CHIPS = {
     "behind": ("behind", "▲", "warning"),
     "ahead": ("ahead", "▲", "warning"),
     "warning": ("warning", "▲", "warning"),
+    "ending": ("ends soon", "▲", "warning"),
     "late": ("late", "▲", "warning"),
     "degraded": ("degraded", "▲", "warning"),
     "unreachable": ("unreachable", "✕", "failed"),

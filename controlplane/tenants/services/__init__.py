@@ -1,7 +1,20 @@
 """Changes to who may use what, each one transaction with its audit event."""
 
-from controlplane.tenants.services.api_keys import IssuedKey, issue_key, revoke_key
+from controlplane.tenants.services.api_keys import (
+    IssuedKey,
+    book_key_use,
+    issue_key,
+    revoke_key,
+    rotate_key,
+)
 from controlplane.tenants.services.leases import lease_limits
+from controlplane.tenants.services.members import (
+    Invitation,
+    invite_member,
+    remove_member,
+    renew_invitation,
+    set_member_role,
+)
 from controlplane.tenants.services.staff import (
     book_token_use,
     issue_staff_token,
@@ -10,18 +23,33 @@ from controlplane.tenants.services.staff import (
     set_role,
 )
 from controlplane.tenants.services.tenants import create_tenant, delete_tenant, update_tenant
+from controlplane.tenants.services.tokens import (
+    book_tenant_token_use,
+    issue_tenant_token,
+    revoke_tenant_token,
+)
 
 __all__ = [
+    "Invitation",
     "IssuedKey",
+    "book_key_use",
+    "book_tenant_token_use",
     "book_token_use",
     "create_tenant",
     "delete_tenant",
+    "invite_member",
     "issue_key",
     "issue_staff_token",
+    "issue_tenant_token",
     "lease_limits",
+    "remove_member",
     "remove_role",
+    "renew_invitation",
     "revoke_key",
     "revoke_staff_token",
+    "revoke_tenant_token",
+    "rotate_key",
+    "set_member_role",
     "set_role",
     "update_tenant",
 ]

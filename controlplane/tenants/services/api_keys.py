@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane import locking
@@ -17,6 +21,10 @@ from controlplane.domain.errors import Conflict, Invalid, NotFound
 from controlplane.tenants import keys
 from controlplane.tenants.models import ApiKey, Tenant
 from controlplane.wake import waker
+
+LONGEST_OVERLAP = timedelta(days=30)
+# Reports come every two seconds: a minute is fine enough for "last used", and spares writes.
+KEY_USE_GRAIN = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,68 @@ def issue_key(
     _insert(key, tenant)
     _record("api-key.issue", key, actor=actor, reason=reason, change=(None, _facts(key)))
     return IssuedKey(key=key, plaintext=secret.text)
+
+
+@transaction.atomic
+def rotate_key(
+    *, public_id: str, overlap: timedelta, actor: Actor, reason: str, tenant: str | None = None
+) -> IssuedKey:
+    """Issue a successor of a key; the old one goes on for `overlap`, then agents refuse it.
+
+    The successor has the next free name (`batch` → `batch-2`) and the old key's expiry, if that
+    is after the overlap; else it never expires.
+
+    Raises:
+        Invalid: for an overlap below zero or above a month.
+        Conflict: the key works no more, so nothing is left to overlap with.
+    """
+    if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
+        raise Invalid("overlap is 0 to 720 hours.", field="overlap_hours")
+    old = _live_key(public_id, tenant)
+    ends_at = timezone.now() + overlap
+    keeps_expiry = old.expires_at is not None and old.expires_at > ends_at
+    issued = issue_key(
+        tenant=old.tenant.slug,
+        name=_next_name(old),
+        actor=actor,
+        reason=reason or f"rotates {old.name}",
+        expires_at=old.expires_at if keeps_expiry else None,
+    )
+    before = _facts(old)
+    if old.expires_at is None or old.expires_at > ends_at:
+        old.expires_at = ends_at
+        old.save(update_fields=["expires_at"])
+    _record("api-key.rotate", old, actor=actor, reason=reason, change=(before, _facts(old)))
+    return issued
+
+
+def _live_key(public_id: str, tenant: str | None) -> ApiKey:
+    found = ApiKey.objects.select_related("tenant").filter(public_id=public_id)
+    key = (found if tenant is None else found.filter(tenant__slug=tenant)).first()
+    if key is None:
+        raise NotFound(f"There is no API key '{public_id}'.")
+    is_over = key.expires_at is not None and key.expires_at <= timezone.now()
+    if key.revoked_at is not None or is_over:
+        raise Conflict(f"The key '{key.name}' works no more: issue a new one.", code="key_over")
+    return key
+
+
+def _next_name(key: ApiKey) -> str:
+    """Give the first free name of the kind `batch-2`; names of revoked keys are free."""
+    stem = re.sub(r"-\d+\Z", "", key.name)[:58]
+    taken = set(
+        ApiKey.objects.filter(tenant=key.tenant, revoked_at__isnull=True).values_list(
+            "name", flat=True
+        )
+    )
+    return next(name for n in itertools.count(2) if (name := f"{stem}-{n}") not in taken)
+
+
+def book_key_use(uses: Mapping[str, datetime]) -> None:
+    """Remember when keys (by public id) were last used; older news change nothing."""
+    for public_id, at in sorted(uses.items()):
+        older = Q(last_used_at__isnull=True) | Q(last_used_at__lt=at - KEY_USE_GRAIN)
+        ApiKey.objects.filter(older, public_id=public_id).update(last_used_at=at)
 
 
 @transaction.atomic

@@ -46,10 +46,10 @@ def test_roles_are_given_changed_and_taken_away():
     get_user_model().objects.create_user("anna", password="x")
     client = caller()
     body = {"username": "anna", "role": "viewer"}
-    ok(client.post("/api/v1/memberships/", body, format="json"), 201)
-    path = "/api/v1/memberships/anna/"
+    ok(client.post("/api/v1/staff/", body, format="json"), 201)
+    path = "/api/v1/staff/anna/"
     assert ok(client.patch(path, {"role": "admin"}, format="json"))["role"] == "admin"
     problem(client.delete(path), 409, "last_admin")
     problem(client.patch(path, {"role": "boss"}, format="json"), 400, "invalid")
     body["username"] = "nobody"
-    problem(client.post("/api/v1/memberships/", body, format="json"), 404, "not_found")
+    problem(client.post("/api/v1/staff/", body, format="json"), 404, "not_found")

@@ -1,0 +1,1 @@
+"""Pages of tenants: staff see them all, members their own area at `/t/<slug>/`."""
