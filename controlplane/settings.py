@@ -57,6 +57,7 @@ INSTALLED_APPS = [
     "controlplane.usage",
     "controlplane.planning",
     "controlplane.reliability",
+    "controlplane.rollouts",
     "controlplane.telemetry",
     "controlplane.api",
     "controlplane.overview",
@@ -160,12 +161,18 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_keepalive": True,
     "health_check_interval": 5,
 }
+ROLLOUT_INTERVAL_S = float(os.environ.get("SIGNALBOX_ROLLOUT_INTERVAL_S", "10"))
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "celerybeat-schedule")
 # Seconds; ARCHITECTURE: publish sweep 5, reconcile replicas 5.
 CELERY_BEAT_SCHEDULE = {
     "publish-sweep": {"task": "routing.sweep", "schedule": 5.0, "options": {"expires": 5}},
     "reconcile-replicas": {"task": "routing.reconcile", "schedule": 5.0, "options": {"expires": 5}},
+    "rollouts": {
+        "task": "rollouts.evaluate",
+        "schedule": ROLLOUT_INTERVAL_S,
+        "options": {"expires": ROLLOUT_INTERVAL_S},
+    },
     "retention": {"task": "audit.retention", "schedule": 3600.0, "options": {"expires": 3600}},
     "request-retention": {
         "task": "usage.forget_requests",

@@ -12,4 +12,5 @@ urlpatterns: list = [
     path("", include("controlplane.audit.urls")),
     path("", include("controlplane.usage.urls")),
     path("", include("controlplane.planning.urls")),
+    path("", include("controlplane.rollouts.urls")),
 ]

@@ -12,6 +12,7 @@ from controlplane.fleet.api import PoolViewSet
 from controlplane.fleet.api_nodes import AgentViewSet, NodeViewSet
 from controlplane.fleet.api_replicas import ReplicaViewSet
 from controlplane.planning.api import PlanViewSet
+from controlplane.rollouts.api import RolloutViewSet
 from controlplane.routing.api import RoutingTableViewSet
 from controlplane.routing.api_explain import ExplainViewSet
 from controlplane.tenants.api import ApiKeyViewSet, TenantViewSet
@@ -31,6 +32,7 @@ for prefix, viewset, basename in (
     ("replicas", ReplicaViewSet, "replica"),
     ("models", ModelViewSet, "model"),
     ("model-versions", ModelVersionViewSet, "model-version"),
+    ("rollouts", RolloutViewSet, "rollout"),
     ("tenants", TenantViewSet, "tenant"),
     ("quotas", QuotaViewSet, "quota"),
     ("api-keys", ApiKeyViewSet, "api-key"),

@@ -24,6 +24,7 @@ MENU = (
     Entry("pools", "Pools", "▦", "p"),
     Entry("nodes", "Nodes", "▤", "n"),
     Entry("versions", "Versions", "◫", "v"),
+    Entry("rollouts", "Rollouts", "⇶", "w"),
     Entry("routing", "Routing", "⇄", "r"),
     Entry("requests", "Requests", "⇢", "q"),
     Entry("planning", "Planner", "∑", "l"),

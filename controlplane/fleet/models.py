@@ -109,6 +109,7 @@ class TrafficSplit(models.Model):
     model = models.ForeignKey(Model, on_delete=models.CASCADE, related_name="splits")
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="splits")
     weight = models.FloatField(default=100.0, validators=[MinValueValidator(0)])
+    held_by = models.CharField(max_length=60, blank=True, default="")  # a rollout that moves it
 
     class Meta:
         ordering = ["pool__slug"]

@@ -14,6 +14,7 @@ from controlplane.fleet.services.nodes import (
 )
 from controlplane.fleet.services.pools import create_pool, delete_pool, set_splits, update_pool
 from controlplane.fleet.services.replicas import delete_replica, register_replica, update_replica
+from controlplane.fleet.services.splits import shift_weights
 
 __all__ = [
     "create_node",
@@ -28,6 +29,7 @@ __all__ = [
     "register_replica",
     "restore_replica",
     "set_splits",
+    "shift_weights",
     "update_node",
     "update_pool",
     "update_replica",

@@ -21,6 +21,7 @@ from controlplane.fleet.services.editing import (
     plain,
     refuse_if_moved,
 )
+from controlplane.fleet.services.splits import refuse_held, refuse_held_pool
 from controlplane.wake import waker
 
 FULL_WEIGHT = 100.0
@@ -108,6 +109,7 @@ def delete_pool(
     """Remove a pool without live replicas, with its splits and its stopped replicas."""
     pool = found(Pool.objects.all(), "pool", slug=slug)
     refuse_if_moved(pool, expected_version)
+    refuse_held_pool(pool)
     live = pool.replicas.exclude(state__in=[State.STOPPED, State.FAILED, State.PENDING]).count()
     if live:
         raise Conflict(
@@ -144,6 +146,7 @@ def set_splits(
     row = found(Model.objects.all(), "model", name=model)
     pools = _pools_of(row, weights)
     _check_weights(weights)
+    refuse_held(row, weights)
     before = dict(row.splits.values_list("pool__slug", "weight"))
     edit(row, {}, expected_version, "")  # the model's version guards its splits
     row.splits.exclude(pool__slug__in=weights).delete()
