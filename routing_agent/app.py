@@ -120,6 +120,7 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
                 "reporter": reporter.run(),
                 "leases": life.leases.run(),
                 "gpus": life.watch_gpus(),
+                "adapters": life.keeper(identity, parts.engine_client).run(),
             }
             if life.engines is not None:
                 loops["engines"] = life.engines.watch()

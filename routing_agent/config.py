@@ -35,6 +35,7 @@ from routing_agent.wire import (
 
 TOKEN_VARIABLE = "SIGNALBOX_TOKEN"  # noqa: S105 - the variable's name
 DEFAULTS = PoolSettings()
+ADAPTER_CACHE = "50GB"  # 25 adapters of the largest size that may be uploaded
 
 # Option, field of PoolSettings, unit. The help text of each tells its default.
 POOL_OPTIONS: tuple[tuple[str, str, str], ...] = (
@@ -108,6 +109,8 @@ class Managed:
     zone: str
     adopt: bool
     simulated_gpus: SimulatedGpus | None
+    adapter_dir: Path  # where engines of this node read adapters; absolute
+    adapter_cache_bytes: int
     ca_file: Path | None
     client_cert: Path | None
     client_key: Path | None
@@ -189,6 +192,12 @@ def agent_config(words: Sequence[str]) -> Config:
     parser.add_argument("--zone", default="")
     parser.add_argument("--adopt", action="store_true", help="register again with the new token")
     parser.add_argument("--simulated-gpus", metavar="N,MODEL,MEMORY", help="4,H100,80GB")
+    parser.add_argument(
+        "--adapter-dir", type=Path, help="where engines read adapters; default: in --state-dir"
+    )
+    parser.add_argument(
+        "--adapter-cache", default=ADAPTER_CACHE, metavar="SIZE", help=f"default: {ADAPTER_CACHE}"
+    )
     parser.add_argument("--ca-file", type=Path, help="whom to trust for an https control plane")
     parser.add_argument("--client-cert", type=Path)
     parser.add_argument("--client-key", type=Path)
@@ -275,6 +284,8 @@ def _agent_from(options: argparse.Namespace) -> Config:
         zone=options.zone,
         adopt=options.adopt,
         simulated_gpus=simulated_gpus(options.simulated_gpus),
+        adapter_dir=(options.adapter_dir or options.state_dir / "adapters").absolute(),
+        adapter_cache_bytes=_size("--adapter-cache", options.adapter_cache),
         ca_file=options.ca_file,
         client_cert=options.client_cert,
         client_key=options.client_key,
@@ -385,6 +396,13 @@ def simulated_gpus(text: str | None) -> SimulatedGpus | None:
         return SimulatedGpus(int(count), model.strip(), memory_bytes(memory))
     except ValueError:
         raise ConfigError(f"--simulated-gpus {text!r}: expected N,MODEL,MEMORY") from None
+
+
+def _size(option: str, text: str) -> int:
+    try:
+        return memory_bytes(text)
+    except ValueError:
+        raise ConfigError(f"{option} {text!r}: expected a size, as 50GB") from None
 
 
 def memory_bytes(text: str) -> int:

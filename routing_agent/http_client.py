@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -112,6 +112,11 @@ class _Answer:
     def body(self) -> bytes:
         return b"".join(self._chunks)
 
+    def take(self) -> bytes:
+        data = self.body
+        self._chunks.clear()
+        return data
+
     def is_framed(self) -> bool:
         return "content-length" in self.headers or "transfer-encoding" in self.headers
 
@@ -156,21 +161,43 @@ class HttpClient:
         """Send one request and give the whole answer, or raise CallFailed within the deadline."""
         origin, target = split_url(url)
         message = _message(method, target, origin.authority, headers or {}, body)
-        try:
+        with _faults_in_words(origin, timeout_s):
             async with self._within(timeout_s):
                 return await self._exchange(origin, message)
-        except TimeoutError:
-            raise TimedOut(f"no answer from {origin.authority} within {timeout_s:g} s") from None
-        except ConnectionRefusedError:
-            raise ConnectionRefused(f"connection refused by {origin.authority}") from None
-        except httptools.HttpParserError as error:
-            if isinstance(error.__context__, CallFailed):
-                raise error.__context__ from None
-            raise CallFailed(f"{origin.authority} answered something that is not HTTP") from None
-        except OSError as error:
-            kind = OutOfSockets if sockets.is_own_fault(error) else CallFailed
-            why = tls.connection_fault(error)
-            raise kind(f"cannot talk to {origin.authority}: {why}") from None
+
+    async def download(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        take: Callable[[bytes], Awaitable[None]],
+        limit_bytes: int,
+        stall_s: float,
+    ) -> Response:
+        """GET a large answer and hand it to `take` as it comes; raises CallFailed.
+
+        The limit of time is for each piece. Only the body of an answer that is not 200 is in the
+        result.
+        """
+        origin, target = split_url(url)
+        answer = _Answer(limit_bytes)
+        parser = httptools.HttpResponseParser(answer)
+        with _faults_in_words(origin, stall_s):
+            async with self._within(stall_s):
+                connection = await self._connect(origin)
+            try:
+                connection.writer.write(_message("GET", target, origin.authority, headers, None))
+                while not answer.complete:
+                    async with self._within(stall_s):
+                        data = await connection.reader.read(READ_BYTES)
+                    if not data:
+                        raise CallFailed(f"{origin.authority} broke off its answer")
+                    parser.feed_data(data)
+                    if parser.get_status_code() == 200:
+                        await take(answer.take())
+            finally:
+                connection.writer.close()
+        return Response(parser.get_status_code(), answer.headers, answer.body)
 
     @asynccontextmanager
     async def _within(self, limit_s: float) -> AsyncIterator[None]:
@@ -269,6 +296,25 @@ class HttpClient:
             idle.append(connection)
         else:
             connection.writer.close()
+
+
+@contextmanager
+def _faults_in_words(origin: Origin, limit_s: float) -> Iterator[None]:
+    """Turn whatever goes wrong in talking to a server into CallFailed."""
+    try:
+        yield
+    except TimeoutError:
+        raise TimedOut(f"no answer from {origin.authority} within {limit_s:g} s") from None
+    except ConnectionRefusedError:
+        raise ConnectionRefused(f"connection refused by {origin.authority}") from None
+    except httptools.HttpParserError as error:
+        if isinstance(error.__context__, CallFailed):
+            raise error.__context__ from None
+        raise CallFailed(f"{origin.authority} answered something that is not HTTP") from None
+    except OSError as error:
+        kind = OutOfSockets if sockets.is_own_fault(error) else CallFailed
+        why = tls.connection_fault(error)
+        raise kind(f"cannot talk to {origin.authority}: {why}") from None
 
 
 async def _read_answer(

@@ -21,6 +21,7 @@ from routing_agent.control.files import private_folder, write_durably
 from routing_agent.control.identity import Identity, IdentityFile, Registrar
 from routing_agent.control.leases import LeaseCalls
 from routing_agent.control.numbers import ReportNumbers
+from routing_agent.control.packages import PackageStore
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.record_spool import RecordSpool
 from routing_agent.control.reporter import Link, Reporter, Sources, note_usage
@@ -30,6 +31,7 @@ from routing_agent.control.spool import UsageSpool
 from routing_agent.control.traffic import TrafficPort
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
+from routing_agent.engine.keeper import AdapterKeeper
 from routing_agent.engine.process import EngineProcesses
 from routing_agent.gpu import GpuReader, SimulatedReadings
 from routing_agent.http_client import HttpClient
@@ -81,6 +83,7 @@ class ManagedLife:
     _node: NodeFacts = field(init=False)
     _reporter: Reporter | None = None
     _leases: LeaseCalls | None = None
+    _packages: PackageStore | None = None
     engines: EngineProcesses | None = None  # None: this agent starts none
     _lock: int = field(init=False)
 
@@ -205,6 +208,30 @@ class ManagedLife:
         except TimeoutError:
             log.warning("last_report_not_sent", why="the control plane did not answer")
 
+    # -- adapters of this node ------------------------------------------------------------------
+
+    def keeper(self, identity: Identity, engine_client: HttpClient) -> AdapterKeeper:
+        """Make what holds the adapters of this node's replicas as the table wants them."""
+        parts = self.parts
+        packages = self._packages = PackageStore(
+            folder=self.role.adapter_dir,
+            limit_bytes=self.role.adapter_cache_bytes,
+            url=self.role.control_plane,
+            token=identity.agent_token,
+            client=parts.client,
+            metrics=parts.metrics,
+        )
+        keeper = AdapterKeeper(
+            node=self.role.name,
+            fleet=parts.fleet,
+            client=engine_client,
+            packages=packages,
+            metrics=parts.metrics,
+            chance=parts.chance,
+        )
+        packages.in_use = keeper.digests_in_use
+        return keeper
+
     # -- engines of this node -------------------------------------------------------------------
 
     async def obey(self, action: Action) -> ActionReceipt:
@@ -240,6 +267,17 @@ class ManagedLife:
             "records_pending": self._records.pending,
             "records_dropped": self._records.dropped,
             "engines": self._engine_reports(),
+            "adapters": self._adapters(),
+        }
+
+    def _adapters(self) -> dict[str, object]:
+        packages = self._packages
+        if packages is None:
+            return {}
+        return {
+            "folder": str(packages.folder),
+            "limit_bytes": packages.limit_bytes,
+            "used_bytes": packages.used_bytes(),
         }
 
     def _limits(self) -> list[dict[str, object]]:

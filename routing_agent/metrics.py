@@ -208,6 +208,8 @@ class Metrics:
         self.requests: Counter[tuple[str, str, str, str]] = Counter()  # pool, model, version, code
         self.shed_total: Counter[str] = Counter()  # by overload policy
         self.records: Counter[str] = Counter()  # lives of requests, by what became of them
+        self.adapter_steps: Counter[tuple[str, str]] = Counter()  # by step and outcome
+        self.adapter_bytes = 0  # fetched
         self.retries_total = 0
         self.decision_sum_s = 0.0
         self.decisions = 0

@@ -27,6 +27,7 @@ def _families(metrics: Metrics, fleet: Fleet, now: float) -> Iterable[exposition
     yield from _replicas(fleet)
     yield from _table(metrics, fleet, now)
     yield from _records(metrics)
+    yield from _adapters(metrics)
     yield from _gpus(metrics.gpus)
 
 
@@ -100,6 +101,24 @@ def _records(metrics: Metrics) -> Iterable[exposition.Family]:
         "request_records_total",
         "Lives of requests by what became of them.",
         [({"outcome": outcome}, n) for outcome, n in metrics.records.items()],
+    )
+
+
+def _adapters(metrics: Metrics) -> Iterable[exposition.Family]:
+    told = (
+        ("fetch", "adapter_fetches_total", "Adapters fetched from the control plane."),
+        ("load", "adapter_loads_total", "Loads of adapters into engines of this node."),
+        ("unload", "adapter_unloads_total", "Adapters taken out of engines of this node."),
+    )
+    for step, name, text in told:
+        counts = [(o, n) for (s, o), n in metrics.adapter_steps.items() if s == step]
+        yield exposition.counter(
+            name, f"{text} By outcome.", [({"outcome": outcome}, n) for outcome, n in counts]
+        )
+    yield exposition.counter(
+        "adapter_fetched_bytes_total",
+        "Bytes of adapters fetched from the control plane.",
+        [({}, metrics.adapter_bytes)],
     )
 
 

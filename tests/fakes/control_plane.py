@@ -24,6 +24,7 @@ from routing_agent.control.http_server import Answer, HttpServer, Request, error
 REGISTER = "/api/v1/agent/register"
 REPORT = "/api/v1/agent/report"
 TABLE = "/api/v1/agent/table"
+ADAPTERS = "/api/v1/agent/adapters/"
 LEASES = "/api/v1/agent/leases"
 
 
@@ -49,6 +50,7 @@ class FakeControlPlane:
     lease_calls: list[wire.LeaseRequest] = field(default_factory=list)
     lose_lease_answers: int = 0
     holds_leases: asyncio.Event | None = None  # answers no lease call until it is set
+    files: dict[tuple[str, str], bytes] = field(default_factory=dict)  # by digest and name
     calls: Counter[str] = field(default_factory=Counter)
     registered: list[wire.RegisterRequest] = field(default_factory=list)
 
@@ -124,6 +126,8 @@ class FakeControlPlane:
                 return self._table(request)
             case "POST", "/api/v1/agent/leases":
                 return await self._leases(request)
+        if request.path.startswith(ADAPTERS):
+            return self._file(request)
         return error_answer(404, "not_found", "no such path")
 
     def _register(self, request: Request) -> Answer:
@@ -199,6 +203,15 @@ class FakeControlPlane:
             return error_answer(404, "no_table", "Nothing is published yet.")
         body = msgspec.json.encode(self.table)
         return Answer(200, body, headers=self.signature("GET", TABLE, body))
+
+    def _file(self, request: Request) -> Answer:
+        if not self._agent(request):
+            return error_answer(401, "agent_unknown", "No agent has this token.")
+        digest, _, name = request.path.removeprefix(ADAPTERS).partition("/")
+        found = self.files.get((digest, name))
+        if found is None:
+            return error_answer(404, "not_found", "There is no such adapter.")
+        return Answer(200, found, content_type="application/octet-stream")
 
     def _agent(self, request: Request) -> str | None:
         return self.agents.get(request.headers.get("authorization", "").removeprefix("Bearer "))
