@@ -17,8 +17,8 @@ BUSY = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} ([\d.]+)", r
 ENGINES = (1, 2, 3, 4)
 
 
-def limited(stack: Stack, slug: str, concurrency: int) -> None:
-    """Limit a tenant, and wait until both agents know."""
+def limited(stack: Stack, slug: str, concurrency: int | None) -> None:
+    """Limit a tenant or, by `None`, let it go; wait until both agents know."""
     with stack.operator() as operator:
         answer = operator.patch(
             f"/api/v1/tenants/{slug}/", json={"concurrency": concurrency, "reason": "e2e"}
@@ -100,7 +100,10 @@ def test_a_limit_holds_over_both_agents_at_the_engines(stack: Stack):
     with stack.operator() as operator:
         keys = operator.get("/api/v1/api-keys/").json()["results"]
     slug = next(k["tenant"] for k in keys if told["api_key"].startswith(k["prefix"]))
-    for limit in (5, 2):
-        limited(stack, slug, limit)
-        for split in ((50, 0), (25, 25), (0, 50)):
-            eventually(partial(is_filled, stack, told, slug, limit, split), limit_s=120)
+    try:
+        for limit in (5, 2):
+            limited(stack, slug, limit)
+            for split in ((50, 0), (25, 25), (0, 50)):
+                eventually(partial(is_filled, stack, told, slug, limit, split), limit_s=120)
+    finally:
+        limited(stack, slug, None)
