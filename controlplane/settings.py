@@ -173,6 +173,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": ROLLOUT_INTERVAL_S,
         "options": {"expires": ROLLOUT_INTERVAL_S},
     },
+    "adapters": {"task": "fleet.adapters", "schedule": 5.0, "options": {"expires": 5}},
     "retention": {"task": "audit.retention", "schedule": 3600.0, "options": {"expires": 3600}},
     "request-retention": {
         "task": "usage.forget_requests",
@@ -289,6 +290,13 @@ REQUEST_ROWS_LIMIT = int(os.environ.get("SIGNALBOX_REQUEST_ROWS", "200000"))
 MINUTE_ROLLUP_HOURS = int(os.environ.get("SIGNALBOX_MINUTE_ROLLUP_HOURS", "48"))
 HOUR_ROLLUP_DAYS = int(os.environ.get("SIGNALBOX_HOUR_ROLLUP_DAYS", "396"))  # 13 months
 AUDIT_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_AUDIT_RETENTION_DAYS", "400"))
+# LoRA adapters: where uploads are kept (hosts of one control plane share it), and how much.
+ADAPTER_DIR = Path(os.environ.get("SIGNALBOX_ADAPTER_DIR", VAR_DIR / "adapters"))
+ADAPTER_LIMIT_BYTES = int(os.environ.get("SIGNALBOX_ADAPTER_BYTES", "2000000000"))
+ADAPTER_TENANT_BYTES = int(os.environ.get("SIGNALBOX_ADAPTER_TENANT_BYTES", "20000000000"))
+ADAPTER_TENANT_COUNT = int(os.environ.get("SIGNALBOX_ADAPTER_TENANT_COUNT", "100"))
+# Files of an upload go to disk at once, whatever their size.
+FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.TemporaryFileUploadHandler"]
 LOG_LEVEL = os.environ.get("SIGNALBOX_LOG_LEVEL", "INFO")
 LOGGING_CONFIG = "controlplane.log.configure"
 LOGGING = {"level": LOG_LEVEL}

@@ -1,4 +1,4 @@
-"""What only agents call: register, report, lease, pull a table. Plain views, msgspec messages.
+"""What only agents call: register, report, lease, pull, fetch. Plain views, msgspec messages.
 
 Every answer is JSON; errors have the shape of the whole API. The one-time token, the agent's token
 and our signature are the only ways to prove anything here: no session, no cookie, no CSRF.
@@ -6,16 +6,26 @@ and our signature are the only ways to prove anything here: no session, no cooki
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    JsonResponse,
+    StreamingHttpResponse,
+)
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
 from controlplane.api import errors
-from controlplane.domain.errors import Invalid, ProblemError, Unauthorized
+from controlplane.catalog.selectors import stored_file
+from controlplane.catalog.uploads import folder_of
+from controlplane.domain.errors import Invalid, NotFound, ProblemError, Unauthorized
 from controlplane.routing import services, signing
 from controlplane.tenants import services as tenants
 from controlplane.usage import services as usage
@@ -23,9 +33,10 @@ from routing_agent import wire
 
 # 5,000 usage records of a long outage are 2 MB.
 BODY_LIMIT_BYTES = 16 * 1024 * 1024
+PIECE_BYTES = 256 * 1024  # of a file: what one agent costs in memory while it fetches
 
 _M = TypeVar("_M", bound=wire.Message)
-_View = Callable[[HttpRequest], HttpResponse]
+_View = Callable[..., HttpResponseBase]
 
 
 def _endpoint(method: str) -> Callable[[_View], _View]:
@@ -33,12 +44,12 @@ def _endpoint(method: str) -> Callable[[_View], _View]:
 
     def decorate(view: _View) -> _View:
         @csrf_exempt
-        def answer(request: HttpRequest) -> HttpResponse:
+        def answer(request: HttpRequest, **parts: Any) -> HttpResponseBase:
             if request.method != method:
                 told = errors.body("method_not_allowed", f"Only {method} here.")
                 return JsonResponse(told, status=405, headers={"Allow": method})
             try:
-                return view(request)
+                return view(request, **parts)
             except ProblemError as error:
                 told = errors.body(error.code, error.message, field=error.field)
                 return JsonResponse(told, status=error.status)
@@ -114,7 +125,32 @@ def table(request: HttpRequest) -> HttpResponse:
     return HttpResponse(content, content_type="application/json", headers=headers)
 
 
+@_endpoint("GET")
+def adapter_file(request: HttpRequest, digest: str, name: str) -> HttpResponseBase:
+    """Give one file of an adapter that is in the newest table, as a stream."""
+    services.authenticate(_token(request))
+    stored = stored_file(digest, name)
+    file = folder_of(digest) / name
+    if stored is None or not file.is_file():
+        raise NotFound(f"No adapter in the table has a file {name!r} under this digest.")
+    return StreamingHttpResponse(
+        _pieces(file),
+        content_type="application/octet-stream",
+        headers={"Content-Length": str(file.stat().st_size), "Cache-Control": "no-store"},
+    )
+
+
+async def _pieces(file: Path) -> AsyncIterator[bytes]:
+    handle = await asyncio.to_thread(file.open, "rb")
+    try:
+        while piece := await asyncio.to_thread(handle.read, PIECE_BYTES):
+            yield piece
+    finally:
+        handle.close()
+
+
 urlpatterns = [
+    path("adapters/<slug:digest>/<str:name>", adapter_file, name="agent-adapter-file"),
     path("register", register, name="agent-register"),
     path("report", report, name="agent-report"),
     path("leases", leases, name="agent-leases"),

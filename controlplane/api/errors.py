@@ -62,7 +62,8 @@ def not_found(request: HttpRequest, path: str = "") -> JsonResponse:
 
 
 def _problem(error: ProblemError) -> Response:
-    return Response(body(error.code, error.message, field=error.field), status=error.status)
+    told = body(error.code, error.message, field=error.field, details=error.details)
+    return Response(told, status=error.status)
 
 
 def _validation(error: exceptions.ValidationError) -> Response:

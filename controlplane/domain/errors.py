@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class ProblemError(Exception):
     """A request that cannot be carried out, told to the reader.
 
     `code` is stable and for programs, `message` is for people, `field` names the input at fault,
-    `status` is the HTTP status it becomes.
+    `status` is the HTTP status it becomes; `details` is more for programs, as JSON values.
     """
 
     status: ClassVar[int] = 400
     default_code: ClassVar[str] = "invalid"
 
-    def __init__(self, message: str, *, code: str | None = None, field: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        field: str | None = None,
+        details: Any = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code or self.default_code
         self.field = field
+        self.details = details
 
 
 class Invalid(ProblemError):
@@ -45,6 +53,13 @@ class Conflict(ProblemError):
 
     status = 409
     default_code = "conflict"
+
+
+class TooLarge(ProblemError):
+    """More was sent than is taken; the message names the limit."""
+
+    status = 413
+    default_code = "too_large"
 
 
 class Unavailable(ProblemError):

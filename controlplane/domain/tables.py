@@ -59,6 +59,7 @@ class ReplicaRow:
     ready_at: float = 0.0  # Unix seconds; 0 = never
     ejected_by_operator: bool = False
     gpus: tuple[int, ...] = ()
+    adapters: tuple[str, ...] = ()  # served names it is to hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,23 @@ class KeyRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterRow:
+    """A version of an adapter that may be called or is being loaded."""
+
+    name: str
+    tenant: str
+    shared_with: tuple[str, ...] = ()
+    model: str
+    digest: str
+    files: Any  # JSON as stored: checked when compiled
+    served_name: str
+    size_bytes: int = 0
+    rank: int = 0
+    pinned: bool = False
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSnapshot:
     """Everything a table is made of, read at one moment."""
 
@@ -105,6 +123,7 @@ class FleetSnapshot:
     splits: tuple[SplitRow, ...] = ()
     tenants: tuple[TenantRow, ...] = ()
     keys: tuple[KeyRow, ...] = ()
+    adapters: tuple[AdapterRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +161,8 @@ def compile_table(
 ) -> Compiled:
     """Compile the table that `snapshot` amounts to, with its digest."""
     left_out: list[LeftOut] = []
-    pools = _pools(snapshot, left_out)
+    adapters = _adapters(snapshot, left_out)
+    pools = _pools(snapshot, {adapter.served_name for adapter in adapters}, left_out)
     tenants = _each(snapshot.tenants, "tenant", lambda r: r.slug, _tenant, left_out)
     known = {tenant.name for tenant in tenants}
     table = wire.RoutingTable(
@@ -157,6 +177,7 @@ def compile_table(
         api_keys=_each(
             snapshot.keys, "key", lambda r: r.public_id, lambda r: _key(r, known), left_out
         ),
+        adapters=adapters,
     )
     table = msgspec.structs.replace(table, digest=wire.table_digest(table))
     return Compiled(table=table, left_out=tuple(left_out))
@@ -193,7 +214,33 @@ def _checked(message: _M) -> _M:
     return msgspec.json.decode(msgspec.json.encode(message), type=type(message))
 
 
-def _pools(snapshot: FleetSnapshot, left_out: list[LeftOut]) -> tuple[wire.Pool, ...]:
+def _adapters(snapshot: FleetSnapshot, left_out: list[LeftOut]) -> tuple[wire.Adapter, ...]:
+    models = {model.name for model in snapshot.models}
+    tenants = {tenant.slug for tenant in snapshot.tenants}
+
+    def build(row: AdapterRow) -> wire.Adapter:
+        if row.model not in models or row.tenant not in tenants:
+            raise ValueError(f"model {row.model!r} or tenant {row.tenant!r} is not in the table")
+        return wire.Adapter(
+            name=row.name,
+            tenant=row.tenant,
+            shared_with=tuple(sorted(set(row.shared_with) & tenants)),
+            model=row.model,
+            digest=row.digest,
+            files=msgspec.convert(row.files, tuple[wire.AdapterFile, ...]),
+            served_name=row.served_name,
+            size_bytes=row.size_bytes,
+            rank=row.rank,
+            pinned=row.pinned,
+            active=row.active,
+        )
+
+    return _each(snapshot.adapters, "adapter", lambda r: r.served_name, build, left_out)
+
+
+def _pools(
+    snapshot: FleetSnapshot, adapters: set[str], left_out: list[LeftOut]
+) -> tuple[wire.Pool, ...]:
     by_pool: dict[str, list[ReplicaRow]] = {}
     for replica in snapshot.replicas:
         if replica.state in _STATES:
@@ -212,7 +259,11 @@ def _pools(snapshot: FleetSnapshot, left_out: list[LeftOut]) -> tuple[wire.Pool,
             fallback_pool=row.fallback_pool,
             settings=settings,
             endpoints=_each(
-                by_pool.get(row.slug, ()), "replica", lambda r: r.public_id, _endpoint, left_out
+                by_pool.get(row.slug, ()),
+                "replica",
+                lambda r: r.public_id,
+                lambda r: _endpoint(r, adapters),
+                left_out,
             ),
         )
 
@@ -245,7 +296,7 @@ def _without_dangling_fallbacks(
     return tuple(sound)
 
 
-def _endpoint(row: ReplicaRow) -> wire.Endpoint:
+def _endpoint(row: ReplicaRow, adapters: set[str]) -> wire.Endpoint:
     ejected = row.state is State.EJECTED and row.ejected_by_operator
     return wire.Endpoint(
         replica=row.public_id,
@@ -259,6 +310,7 @@ def _endpoint(row: ReplicaRow) -> wire.Endpoint:
         weight=row.weight,
         ready_at=row.ready_at,
         gpus=row.gpus,
+        adapters=tuple(sorted(set(row.adapters) & adapters)),
     )
 
 

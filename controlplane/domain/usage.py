@@ -71,6 +71,16 @@ def last_uses(records: Iterable[UsageRecord], *, now: datetime) -> dict[str, dat
     return uses
 
 
+def adapter_uses(records: Iterable[UsageRecord], *, now: datetime) -> dict[str, datetime]:
+    """Give when each adapter, by served name, was asked for last; a failed request counts too."""
+    uses: dict[str, datetime] = {}
+    for record in records:
+        if record.adapter:
+            at = min(_moment(record.at, now), now)
+            uses[record.adapter] = max(at, uses.get(record.adapter, at))
+    return uses
+
+
 def _hour(at: float, now: datetime) -> datetime:
     return _moment(at, now).replace(minute=0, second=0, microsecond=0)
 

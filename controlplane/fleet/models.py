@@ -1,11 +1,11 @@
-"""Node, Agent, Pool, Replica, ReplicaMove, TrafficSplit: columns and constraints, no decisions."""
+"""Node, Agent, Pool, Replica and what belongs to them: columns and constraints, no decisions."""
 
 from __future__ import annotations
 
 from django.core.validators import MinValueValidator
 from django.db import models
 
-from controlplane.catalog.models import Model, ModelVersion
+from controlplane.catalog.models import AdapterVersion, Model, ModelVersion
 from controlplane.domain.replica_states import State
 from controlplane.tenants.models import SLUG
 
@@ -180,3 +180,25 @@ class ReplicaMove(models.Model):
     class Meta:
         ordering = ["-at", "-id"]
         indexes = [models.Index(fields=["replica", "-at"], name="fleet_moves_by_replica")]
+
+
+class AdapterPlacement(models.Model):
+    """One version of an adapter on one replica: whether it is to be there, and how far it is."""
+
+    replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="placements")
+    version = models.ForeignKey(AdapterVersion, on_delete=models.CASCADE, related_name="placements")
+    wanted = models.BooleanField(default=True)  # else it is to be unloaded
+    stage = models.CharField(max_length=10, blank=True)  # wire.AdapterStage; empty: not heard yet
+    message = models.CharField(max_length=500, blank=True)
+    stage_since = models.DateTimeField(null=True, blank=True)
+    heard_at = models.DateTimeField(null=True, blank=True)  # when the replica's agent last told
+    attempts = models.PositiveIntegerField(default=0)  # loads that failed in a row
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["replica__public_id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["replica", "version"], name="fleet_adapter_once_on_a_replica"
+            )
+        ]

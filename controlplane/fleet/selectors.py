@@ -6,9 +6,13 @@ from collections import defaultdict
 
 from django.db.models import Count, Q, QuerySet
 
+from controlplane.catalog.models import AdapterVersion
+from controlplane.catalog.selectors import live_adapter_versions
 from controlplane.domain.errors import NotFound
+from controlplane.domain.placement import Plan, Seat, Wish, place
+from controlplane.domain.pool_settings import resolved_as_far_as_possible
 from controlplane.domain.replica_states import State
-from controlplane.fleet.models import Agent, Node, Pool, Replica, TrafficSplit
+from controlplane.fleet.models import AdapterPlacement, Agent, Node, Pool, Replica, TrafficSplit
 from controlplane.telemetry.topology import Topology
 
 STARTING = (State.PENDING, State.LOADING, State.WARMING, State.WAKING)
@@ -104,4 +108,64 @@ def topology() -> Topology:
             slug: {agent: tuple(sorted(gpus)) for agent, gpus in by_agent.items()}
             for slug, by_agent in held.items()
         },
+    )
+
+
+def adapters_wanted() -> dict[str, tuple[str, ...]]:
+    """Give what each replica, by public id, is told to hold, by served name: one query."""
+    found: dict[str, list[str]] = defaultdict(list)
+    rows = AdapterPlacement.objects.filter(wanted=True)
+    for replica_id, name in rows.values_list("replica__public_id", "version__served_name"):
+        found[replica_id].append(name)
+    return {replica_id: tuple(sorted(names)) for replica_id, names in found.items()}
+
+
+def placements() -> QuerySet[AdapterPlacement]:
+    """Give what is and is to be where, with replicas, their pools and agents, and versions."""
+    return AdapterPlacement.objects.select_related(
+        "replica__pool", "replica__node__agent", "version__adapter__tenant"
+    )
+
+
+def adapter_plan() -> Plan:
+    """Say what each replica should hold by now, and why something is missing."""
+    return place(_wishes(), _seats())
+
+
+def _wishes() -> list[Wish]:
+    return [_wish(version) for version in live_adapter_versions()]
+
+
+def _wish(version: AdapterVersion) -> Wish:
+    adapter = version.adapter
+    used_at = max(filter(None, (adapter.last_used_at, version.created_at)))
+    return Wish(
+        served_name=version.served_name,
+        adapter=f"{adapter.tenant.slug}/{adapter.name}",
+        model=adapter.model.name,
+        rank=version.rank,
+        used_at=used_at.timestamp(),
+        pinned=adapter.pinned,
+        active=version.state == AdapterVersion.State.ACTIVE,
+    )
+
+
+def _seats() -> list[Seat]:
+    held = adapters_wanted()
+    rows = Replica.objects.select_related("pool__model_version__model", "node__agent")
+    return [_seat(replica, frozenset(held.get(replica.public_id, ()))) for replica in rows]
+
+
+def _seat(replica: Replica, holds: frozenset[str]) -> Seat:
+    settings, _ = resolved_as_far_as_possible(replica.pool.settings)
+    return Seat(
+        replica=replica.public_id,
+        pool=replica.pool.slug,
+        model=replica.pool.model_version.model.name,
+        state=State(replica.state),
+        engine=replica.engine,
+        slots=settings.adapter_slots,
+        max_rank=settings.adapter_max_rank,
+        has_agent=replica.node is not None and hasattr(replica.node, "agent"),
+        holds=holds,
     )

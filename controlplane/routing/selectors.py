@@ -14,9 +14,11 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from controlplane.audit.models import FleetRevision
-from controlplane.catalog.models import Model
+from controlplane.catalog.models import AdapterVersion, Model
+from controlplane.catalog.selectors import live_adapter_versions
 from controlplane.domain.replica_states import State
 from controlplane.domain.tables import (
+    AdapterRow,
     FleetSnapshot,
     KeyRow,
     ModelRow,
@@ -25,6 +27,7 @@ from controlplane.domain.tables import (
     SplitRow,
 )
 from controlplane.fleet.models import Agent, Pool, Replica, TrafficSplit
+from controlplane.fleet.selectors import adapters_wanted
 from controlplane.routing.models import Publication, RoutingEpoch
 from controlplane.telemetry.figures import Mark
 from controlplane.tenants.models import ApiKey, Tenant
@@ -155,7 +158,7 @@ def fleet_snapshot() -> FleetSnapshot:
             )
         ),
         pools=tuple(_pool_row(pool) for pool in _pools()),
-        replicas=tuple(_replica_row(replica) for replica in _replicas()),
+        replicas=_replica_rows(),
         splits=tuple(
             SplitRow(model=model, pool=pool, weight=weight)
             for model, pool, weight in TrafficSplit.objects.values_list(
@@ -164,6 +167,29 @@ def fleet_snapshot() -> FleetSnapshot:
         ),
         tenants=tuple(tenant_row(tenant) for tenant in Tenant.objects.all()),
         keys=tuple(_key_row(key) for key in _keys()),
+        adapters=tuple(_adapter_row(version) for version in live_adapter_versions()),
+    )
+
+
+def _replica_rows() -> tuple[ReplicaRow, ...]:
+    wanted = adapters_wanted()
+    return tuple(_replica_row(r, wanted.get(r.public_id, ())) for r in _replicas())
+
+
+def _adapter_row(version: AdapterVersion) -> AdapterRow:
+    adapter = version.adapter
+    return AdapterRow(
+        name=adapter.name,
+        tenant=adapter.tenant.slug,
+        shared_with=tuple(tenant.slug for tenant in adapter.shared_with.all()),
+        model=adapter.model.name,
+        digest=version.digest,
+        files=version.files,
+        served_name=version.served_name,
+        size_bytes=version.size_bytes,
+        rank=version.rank,
+        pinned=adapter.pinned,
+        active=version.state == AdapterVersion.State.ACTIVE,
     )
 
 
@@ -192,7 +218,7 @@ def _pool_row(pool: Pool) -> PoolRow:
     )
 
 
-def _replica_row(replica: Replica) -> ReplicaRow:
+def _replica_row(replica: Replica, adapters: tuple[str, ...]) -> ReplicaRow:
     return ReplicaRow(
         public_id=replica.public_id,
         pool=replica.pool.slug,
@@ -207,6 +233,7 @@ def _replica_row(replica: Replica) -> ReplicaRow:
         ready_at=replica.ready_at.timestamp() if replica.ready_at else 0.0,
         ejected_by_operator=replica.ejected_by_operator,
         gpus=tuple(sorted(replica.gpu_indices)),
+        adapters=adapters,
     )
 
 

@@ -13,8 +13,9 @@ from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
+from controlplane.catalog.services import book_adapter_use
 from controlplane.domain import requests
-from controlplane.domain.usage import UsageKey, UsageSums, last_uses, roll_up
+from controlplane.domain.usage import UsageKey, UsageSums, adapter_uses, last_uses, roll_up
 from controlplane.fleet.models import Agent
 from controlplane.tenants.services import book_key_use
 from controlplane.usage.models import RequestRecord, UsageCursor, UsageHour
@@ -53,6 +54,7 @@ def book_usage(*, agent: Agent, records: Sequence[UsageRecord]) -> int:
     for key, sums in roll_up(fresh, now=timezone.now()).items():
         _add(agent.public_id, key, sums)
     book_key_use(last_uses(fresh, now=timezone.now()))
+    book_adapter_use(adapter_uses(fresh, now=timezone.now()))
     return newest
 
 

@@ -93,9 +93,14 @@ def _check_names(model: Model) -> None:
     for alias in aliases:
         _check_alias(alias)
     taken = selectors.names_taken(besides=model.name)
+    adapters = selectors.adapter_names()
     for name, field in [(model.name, "name"), *((alias, "aliases") for alias in aliases)]:
         if name in taken:
             raise Conflict(f"'{name}' already means the model '{taken[name]}'.", field=field)
+        if name in adapters:
+            raise Conflict(
+                f"'{name}' already means an adapter of the tenant '{adapters[name]}'.", field=field
+            )
 
 
 def _check_alias(alias: Any) -> None:

@@ -1,5 +1,6 @@
 """Changes to the fleet, each one transaction with its audit event."""
 
+from controlplane.fleet.services.adapters import reconcile_adapters
 from controlplane.fleet.services.moves import (
     drain_replica,
     eject_replica,
@@ -26,6 +27,7 @@ __all__ = [
     "eject_replica",
     "issue_registration_token",
     "move_replica",
+    "reconcile_adapters",
     "register_replica",
     "restore_replica",
     "set_splits",
