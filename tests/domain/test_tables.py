@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.replica_states import State
 from controlplane.domain.tables import (
+    AdapterRow,
     Compiled,
     FleetSnapshot,
     KeyRow,
@@ -201,3 +202,47 @@ def test_whatever_one_row_holds_the_others_come_through(url, engine, weight, ove
     assert "m" in [m.model for m in table.models]
     assert "rpl-1" in [e.replica for e in table.pools[0].endpoints]
     assert msgspec.json.decode(msgspec.json.encode(table), type=wire.RoutingTable) == table
+
+
+def adapter_row(name="sql", **given) -> AdapterRow:
+    defaults = {
+        "tenant": "acme",
+        "model": "m",
+        "digest": "a" * 64,
+        "files": [{"name": "adapter_config.json", "size_bytes": 1, "sha256": "b" * 64}],
+        "served_name": f"acme.{name}.aaaaaaaaaaaa",
+    }
+    return AdapterRow(name=name, **(defaults | given))
+
+
+def test_adapters_are_in_the_table_and_on_the_replicas_that_are_to_hold_them():
+    row = adapter_row(shared_with=("globex", "nobody"), pinned=True, active=False)
+    held = replica_row(adapters=(row.served_name, "acme.gone.aaaaaaaaaaaa"))
+    tenants = (TenantRow(slug="acme"), TenantRow(slug="globex"))
+    result = compiled(snapshot(adapters=(row,), replicas=(held,), tenants=tenants))
+    (told,) = result.table.adapters
+    assert (told.shared_with, told.pinned, told.active) == (("globex",), True, False)
+    assert told.files[0].sha256 == "b" * 64
+    assert result.table.pools[0].endpoints[0].adapters == (row.served_name,)
+    assert result.left_out == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "none"},
+        {"tenant": "none"},
+        {"digest": "short"},
+        {"served_name": "../x.aaaaaaaaaaaa"},
+        {"served_name": "no-hash"},
+        {"files": [{"name": "../x", "size_bytes": 1, "sha256": "b" * 64}]},
+        {"files": 5},
+    ],
+)
+def test_a_bad_adapter_is_left_out_named_and_on_no_replica(change):
+    bad, good = adapter_row("bad", **change), adapter_row("good")
+    held = replica_row(adapters=(bad.served_name, good.served_name))
+    result = compiled(snapshot(adapters=(bad, good), replicas=(held,)))
+    assert [a.name for a in result.table.adapters] == ["good"]
+    assert result.table.pools[0].endpoints[0].adapters == (good.served_name,)
+    assert [row.object for row in result.left_out] == [f"adapter {bad.served_name}"]

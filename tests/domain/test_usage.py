@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.usage import roll_up
+from controlplane.domain.usage import adapter_uses, roll_up
 from routing_agent.wire import UsageRecord
 
 NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
@@ -54,3 +54,12 @@ def test_nothing_is_lost_and_keys_come_in_order(records):
     assert sum(sums.requests for sums in rolled.values()) == len(records)
     assert sum(s.output_tokens for s in rolled.values()) == sum(r.output_tokens for r in records)
     assert list(rolled) == sorted(rolled)
+
+
+def test_an_adapters_last_use_is_its_newest_request_and_never_later_than_now():
+    def used(seconds, **values):
+        return record(at=NOW.timestamp() + seconds, **values)
+
+    records = [used(-9, adapter="a"), used(-5, adapter="a", status=503), used(-7, adapter="a"),
+               used(60, adapter="b"), used(0)]  # fmt: skip
+    assert adapter_uses(records, now=NOW) == {"a": NOW - timedelta(seconds=5), "b": NOW}

@@ -122,7 +122,7 @@ class TestPublishing:
         for _ in range(20):
             make_replica(pool)
             make_key(tenant(f"t{selectors.uuid.uuid4().hex[:8]}"))
-        with django_assert_num_queries(7):
+        with django_assert_num_queries(9):
             selectors.fleet_snapshot()
 
     def test_delivery_lag_counts_from_the_first_epoch_an_agent_lacks(self):
