@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('catalog', '0002_adapters'),
-        ('fleet', '0001_initial'),
+        ('fleet', '0002_held_splits'),
     ]
 
     operations = [
