@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
+from math import log
 from typing import Literal
 
 import xxhash
@@ -39,17 +39,28 @@ class Model:
     bytes_per_token: float
     context_tokens: int | None
     pools: tuple[str, ...]  # only those with a weight above zero
-    bounds: tuple[float, ...]  # upper ends of the pools' shares of [0, 1); the last is 1
+    weights: tuple[float, ...]
+    seeds: tuple[int, ...]  # of the pools' draws
 
     def pool_for(self, session: int) -> str:
-        """Give the pool of a session, by its 64-bit hash: the same on every agent."""
-        if len(self.pools) == 1:
-            return self.pools[0]
-        point = session / _HASH_SPAN
-        for pool, bound in zip(self.pools, self.bounds, strict=True):
-            if point < bound:
-                return pool
-        return self.pools[-1]
+        """Give the pool of a session, by its 64-bit hash: the same on every agent.
+
+        Weighted rendezvous: each pool draws from an exponential distribution with its weight as
+        rate, by a hash of session and pool, and the smallest draw wins. So a pool gets its part of
+        all weights; a weight that grows moves sessions towards its pool only; and where a session
+        lies on a pool's own ring has nothing to do with how it came there.
+        """
+        pools = self.pools
+        if len(pools) == 1:
+            return pools[0]
+        key = session.to_bytes(8, "little")
+        found, least = pools[0], float("inf")
+        for i, seed in enumerate(self.seeds):
+            point = (xxhash.xxh3_64_intdigest(key, seed) + 1) / _HASH_SPAN
+            draw = -log(point) / self.weights[i]
+            if draw < least:
+                found, least = pools[i], draw
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +197,13 @@ class _Compiler:
                 self.faults.append(f"model '{route.model}': no pool '{share.pool}'")
             elif share.weight > 0:
                 shares.append(share)
-        total = sum(share.weight for share in shares)
-        ends = accumulate(share.weight for share in shares)
         return Model(
             name=route.model,
             bytes_per_token=route.bytes_per_token,
             context_tokens=route.context_tokens,
             pools=tuple(share.pool for share in shares),
-            bounds=tuple(end / total for end in ends),
+            weights=tuple(share.weight for share in shares),
+            seeds=tuple(_pool_seed(self.table.hash_seed, share.pool) for share in shares),
         )
 
     def _names(self, models: Mapping[str, Model]) -> dict[str, Model]:
@@ -215,6 +225,11 @@ class _Compiler:
                 self.faults.append(f"key '{key.id}': no tenant '{key.tenant}'")
             else:
                 yield digest, KeyOwner(key.id, tenant, key.expires_at)
+
+
+def _pool_seed(seed: int, pool: str) -> int:
+    """Give the seed of a pool's draws for sessions."""
+    return xxhash.xxh3_64_intdigest(pool.encode(), seed)
 
 
 def _endpoint_fault(endpoint: Endpoint, seen: set[str]) -> str:

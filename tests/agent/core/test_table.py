@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 from routing_agent import wire
@@ -50,16 +51,50 @@ def test_every_session_has_a_pool_with_weight(weights: list[float], session: int
         assert weights[int(found.pool_for(session)[1:])] > 0
 
 
+WEIGHTS = st.lists(st.floats(min_value=0.01, max_value=1e3), min_size=2, max_size=4)
+
+
+def chosen(weights: list[float], session: int) -> str:
+    names = [f"p{i}" for i in range(len(weights))]
+    shares = [share(name, weight) for name, weight in zip(names, weights, strict=True)]
+    pools = [pool(name) for name in names]
+    return compile_table(table(*pools, models=(model("m", *shares),))).models["m"].pool_for(session)
+
+
+@settings_of_hypothesis(max_examples=50, deadline=None)
+@given(WEIGHTS, st.integers(0, 3), st.floats(min_value=1.0, max_value=1e4), SESSIONS)
+def test_a_share_that_grows_moves_sessions_only_towards_it(
+    weights: list[float], grown: int, factor: float, session: int
+) -> None:
+    grown %= len(weights)
+    before = chosen(weights, session)
+    weights[grown] *= factor
+    assert chosen(weights, session) in (before, f"p{grown}")
+
+
+@settings_of_hypothesis(max_examples=50, deadline=None)
+@given(st.floats(min_value=0, max_value=1e3), SESSIONS)
+def test_a_session_on_the_canary_stays_there_through_every_step(third: float, session: int) -> None:
+    """Also where a third pool of the model has a share, whatever it is."""
+    steps = [chosen([100 - p, p, third], session) for p in (1, 5, 25, 100)]
+    if "p1" in steps:
+        assert set(steps[steps.index("p1") :]) == {"p1"}
+
+
 def test_a_growing_canary_moves_no_session_back() -> None:
-    pools = (pool("a"), pool("b"))
+    sessions = [session_hash(0, "t", "named", str(i).encode()) for i in range(300)]
+    steps = [{s for s in sessions if chosen([100 - p, p], s) == "p1"} for p in (1, 5, 25, 100)]
+    assert steps[0] <= steps[1] <= steps[2] <= steps[3]
+    assert 50 <= len(steps[2]) <= 100
+    assert len(steps[3]) == 300
 
-    def chosen(weight: float) -> set[int]:
-        shares = (share("a", 100 - weight), share("b", weight))
-        found = compile_table(table(*pools, models=(model("m", *shares),))).models["m"]
-        step = 2**64 // 1000
-        return {i for i in range(1000) if found.pool_for(i * step) == "b"}
 
-    assert chosen(1) <= chosen(5) <= chosen(25) <= chosen(100)
+def test_where_a_session_lies_says_nothing_about_its_version() -> None:
+    """A canary's sessions must not all lie on one arc of its own ring."""
+    step = 2**64 // 400
+    of_canary = [i for i in range(400) if chosen([75, 25], i * step) == "p1"]
+    assert any(i < 100 for i in of_canary)
+    assert any(i > 300 for i in of_canary)
 
 
 def test_names_and_aliases_lead_to_the_model() -> None:
