@@ -210,6 +210,7 @@ class Metrics:
         self.records: Counter[str] = Counter()  # lives of requests, by what became of them
         self.adapter_steps: Counter[tuple[str, str]] = Counter()  # by step and outcome
         self.adapter_bytes = 0  # fetched
+        self.shadows: Counter[str] = Counter()  # copies of requests, by what became of them
         self.retries_total = 0
         self.decision_sum_s = 0.0
         self.decisions = 0

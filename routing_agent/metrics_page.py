@@ -102,6 +102,11 @@ def _records(metrics: Metrics) -> Iterable[exposition.Family]:
         "Lives of requests by what became of them.",
         [({"outcome": outcome}, n) for outcome, n in metrics.records.items()],
     )
+    yield exposition.counter(
+        "shadow_total",
+        "Copies of requests to shadows by what became of them.",
+        [({"outcome": outcome}, n) for outcome, n in metrics.shadows.items()],
+    )
 
 
 def _adapters(metrics: Metrics) -> Iterable[exposition.Family]:

@@ -1,4 +1,5 @@
-"""Which requests' lives are kept: all that failed, those a caller traces, and a share of the rest.
+"""Which requests' lives are kept: all that failed, those a caller traces, and a share of the rest;
+and which requests are copied to a shadow.
 
 The share goes by a hash of the request id, so that every agent, and every try with the same id,
 comes to the same verdict.
@@ -16,6 +17,7 @@ Kept = Literal["failure", "sampled", "traced"]
 
 FAILED_FROM: Final = 500  # 499 is the client's doing, 429 a limit's: both are sampled
 _SEED: Final = 0x51B0
+_SHADOW_SEED: Final = 0x5AD0  # another one: what is kept and what is copied are no one share
 _ALL: Final = 2**64
 
 
@@ -30,6 +32,11 @@ DEFAULT_THRESHOLD: Final = threshold(SAMPLE_RATIO)
 def is_in_share(request_id: bytes, below: int) -> bool:
     """Say whether a request is in the share."""
     return xxhash.xxh3_64_intdigest(request_id, _SEED) < below
+
+
+def is_copied(request_id: bytes, ratio: float) -> bool:
+    """Say whether a request goes to a shadow that gets this share of them."""
+    return xxhash.xxh3_64_intdigest(request_id, _SHADOW_SEED) < threshold(ratio)
 
 
 def why_kept(status: int, *, traced: bool) -> Kept:

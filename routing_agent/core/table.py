@@ -116,6 +116,7 @@ class _Compiler:
         table = self.table
         pools = {pool.name: pool for pool in self._pools()}
         pools = {name: self._checked_fallback(pool, pools) for name, pool in pools.items()}
+        pools = {name: self._checked_shadow(pool, pools) for name, pool in pools.items()}
         models = {model.name: model for model in self._models(pools)}
         tenants = {tenant.name: tenant for tenant in table.tenants}
         if table.open_access:
@@ -180,6 +181,12 @@ class _Compiler:
             return pool
         self.faults.append(f"pool '{pool.name}': no fallback pool '{pool.fallback_pool}'")
         return replace(pool, fallback_pool="")
+
+    def _checked_shadow(self, pool: Pool, pools: Mapping[str, Pool]) -> Pool:
+        if pool.shadow is None or pool.shadow.pool in pools.keys() - {pool.name}:
+            return pool
+        self.faults.append(f"pool '{pool.name}': no shadow pool '{pool.shadow.pool}'")
+        return replace(pool, shadow=None)
 
     def _models(self, pools: Mapping[str, Pool]) -> Iterator[Model]:
         seen: set[str] = set()

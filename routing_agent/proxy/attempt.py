@@ -74,7 +74,8 @@ class Attempt:
 
     __slots__ = ("_connecting", "_head", "_is_over", "_patience", "_raced", "_sent_at", "_tokens",
                  "_trial", "adapter", "answer", "body", "connect_s", "connection", "first_token_at",
-                 "link", "owner", "pool", "replica", "started_at")  # fmt: skip
+                 "link", "owner", "pool", "replica", "started_at",
+                 "tee")  # fmt: skip
 
     def __init__(
         self, owner: Owner, pool: PoolState, link: EngineLink, *, tokens: int, now: float
@@ -91,6 +92,7 @@ class Attempt:
         self._connecting: asyncio.Task[None] | None = None
         self._head = b""
         self.body = b""
+        self.tee: Client | None = None  # what the answer goes through, where it is copied
         self._is_over = False
         self._patience = BURST_PATIENCE
         self._raced = False
@@ -190,7 +192,7 @@ class Attempt:
             owner = self.owner
             answer = self.answer = answer_for(
                 connection,
-                owner.client,
+                owner.client if self.tee is None else self.tee,
                 owner.own_headers(),
                 strip_usage=owner.strip_usage,
                 transcript=owner.transcript,

@@ -150,6 +150,8 @@ class Exchange(RetriedRequest):
     def _queue(self, pool: PoolState, now: float, *, replicas: int = 0) -> None:
         """Join the pool's queue; `replicas` that may come make it longer."""
         line = self.proxy.line(pool.pool.name)
+        if self.proxy.shadows.copies:
+            self.proxy.shadows.make_room(pool.pool.name)
         priority = admission.priority(self.caller.tenant, self.incoming.headers)
         if self._ticket is not None:
             since = self.incoming.received_at
@@ -191,6 +193,8 @@ class Exchange(RetriedRequest):
         link = self.proxy.link(replica)
         self.attempt = Attempt(self, pool, link, tokens=request.tokens, now=now)
         self.attempt.start(*self._outgoing(pool, link.head()))
+        if pool.pool.shadow is not None or self.copy is not None:
+            self.proxy.shadows.bound(self, pool, self._body)
         if self.attempt.connection is None and not self._is_finished:
             self._enter("connecting", now)
 

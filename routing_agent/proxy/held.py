@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from routing_agent.proxy.incoming import Incoming
     from routing_agent.proxy.ingress import ClientConnection
     from routing_agent.proxy.server import Proxy
+    from routing_agent.proxy.shadows import Copy
 
 # How long a client may take no bytes before we give it up.
 CLIENT_STALL_S: Final = 60.0
@@ -55,6 +56,7 @@ class HeldRequest:
     attempt: Attempt | None = None
     attempts = 0
     strip_usage = False
+    copy: Copy | None = None  # of this request, on its way to a shadow
     transcript: Transcript | None = None  # kept where a broken stream is to be continued
     first_token_at: float | None = None  # by an engine before the one that writes now
     queue_wait_s = 0.0
@@ -284,6 +286,9 @@ class HeldRequest:
         # Without the attempt, which knows its exchange, nothing is left for the cycle collector.
         self._body = b""
         self.attempt = None
+        copy, self.copy = self.copy, None
+        if copy is not None:
+            copy.primary_over(record)
         self.proxy.finished(self, record)
         if self._pool is not None:
             self.proxy.room_made(self._pool)

@@ -33,8 +33,9 @@ from routing_agent.proxy.held import HeldRequest
 from routing_agent.proxy.ids import IdSource, is_sound
 from routing_agent.proxy.incoming import Incoming
 from routing_agent.proxy.ingress import ClientConnection
+from routing_agent.proxy.shadows import Shadows
 from routing_agent.proxy.upstream import IDLE_LIMIT_S, EngineLink
-from routing_agent.wire import PoolWaiting, RequestRecord
+from routing_agent.wire import PoolWaiting, RequestRecord, ShadowPair
 
 log = structlog.get_logger(__name__)
 
@@ -70,10 +71,13 @@ class Proxy:
         self.unix_clock: Callable[[], float] = time  # the control plane's where there is one
         self.wall = self.unix_clock()
         self.on_record: Callable[[RequestRecord], None] | None = None  # gets the lives to keep
+        self.on_pair: Callable[[ShadowPair], None] | None = None  # gets compared answers
         self.keep_below = DEFAULT_THRESHOLD  # of the hash of a request's id: see `core.sampling`
         # Lets a request wait for a lease call: tenant, tokens, what to do when it is over.
         self.wait_for_lease: Callable[[str, int, Callable[[], None]], None] | None = None
         self.loop: asyncio.AbstractEventLoop
+        self.shadows = Shadows(self)
+        metrics.shadows = self.shadows.outcomes
         self._exchanges: set[RetriedRequest] = set()
         self._links: dict[Replica, EngineLink] = {}
         self._lines: dict[str, WaitingLine[RetriedRequest]] = {}
@@ -136,6 +140,7 @@ class Proxy:
             exchange.cut(_SHUTTING_DOWN)
         for client in list(self.clients):
             client.transport.close()
+        self.shadows.close()
         for link in self._links.values():
             link.close()
         if self._ticker is not None:

@@ -172,6 +172,12 @@ from routing_agent.wire.reports import (
 from routing_agent.wire.reports import (
     UsageRecord as UsageRecord,
 )
+from routing_agent.wire.shadows import (
+    ShadowAnswer as ShadowAnswer,
+)
+from routing_agent.wire.shadows import (
+    ShadowPair as ShadowPair,
+)
 from routing_agent.wire.signing import (
     NONCE_HEADER as NONCE_HEADER,
 )
@@ -213,6 +219,9 @@ from routing_agent.wire.tables import (
 )
 from routing_agent.wire.tables import (
     RoutingTable as RoutingTable,
+)
+from routing_agent.wire.tables import (
+    Shadow as Shadow,
 )
 from routing_agent.wire.tables import (
     TableReceipt as TableReceipt,

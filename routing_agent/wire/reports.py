@@ -11,6 +11,7 @@ from routing_agent.wire.adapters import AdapterState
 from routing_agent.wire.base import Count, Message, Ratio, Seconds
 from routing_agent.wire.lives import RequestRecord
 from routing_agent.wire.nodes import NodeFacts
+from routing_agent.wire.shadows import ShadowPair
 
 
 class ReplicaReport(Message, frozen=True, kw_only=True):
@@ -132,6 +133,7 @@ class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report")
     tenants: tuple[TenantDelta, ...] = ()
     usage: tuple[UsageRecord, ...] = ()
     records: tuple[RequestRecord, ...] = ()
+    shadow_pairs: tuple[ShadowPair, ...] = ()
     engines: tuple[EngineProcess, ...] = ()  # that this agent started
     waiting: tuple[PoolWaiting, ...] | None = None  # None: an older agent, which does not tell
     open_connections: Count = 0
@@ -146,4 +148,5 @@ class ReportReply(Message, frozen=True, kw_only=True, tag_field="kind", tag="rep
     epoch: Count  # newest published; an agent behind pulls
     usage_acknowledged: Count = 0  # records up to this number are stored
     records_acknowledged: Count = 0  # of `Report.records`, those up to this number are stored
+    shadow_pairs_acknowledged: Count = 0
     report_interval_s: Seconds = 2.0

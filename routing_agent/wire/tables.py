@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from routing_agent.wire.adapters import Adapter
-from routing_agent.wire.base import Count, Message
+from routing_agent.wire.base import Count, Message, Ratio
 from routing_agent.wire.pool_settings import PoolSettings
 
 SCHEMA: Final = 1
@@ -41,6 +41,15 @@ class Endpoint(Message, frozen=True, kw_only=True):
     gpus: tuple[Count, ...] = ()  # indices of its node's GPUs that it holds
 
 
+class Shadow(Message, frozen=True, kw_only=True):
+    """Where copies of a pool's requests go, how many, and what is kept of the answers."""
+
+    pool: str
+    ratio: Ratio = 0.1  # of requests, by a hash of their id
+    at_once: Annotated[int, Meta(ge=1, le=64)] = 4  # copies under way, through each agent
+    keep: Literal["figures", "answers", "prompts"] = "figures"  # each includes those before it
+
+
 class Pool(Message, frozen=True, kw_only=True):
     """Replicas of one model version under one set of policies."""
 
@@ -56,6 +65,7 @@ class Pool(Message, frozen=True, kw_only=True):
     # would be let into the queue of `may_grow_to` replicas.
     start_wait_s: Annotated[float, Meta(ge=0)] = 0.0
     may_grow_to: Count = 0
+    shadow: Shadow | None = None
 
 
 class WeightedPool(Message, frozen=True, kw_only=True):
