@@ -58,6 +58,7 @@ INSTALLED_APPS = [
     "controlplane.planning",
     "controlplane.reliability",
     "controlplane.rollouts",
+    "controlplane.scaling",
     "controlplane.telemetry",
     "controlplane.api",
     "controlplane.overview",
@@ -185,6 +186,12 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 60.0,
         "options": {"expires": 60},
     },
+    "scaling": {"task": "scaling.run", "schedule": 5.0, "options": {"expires": 5}},
+    "scaling-retention": {
+        "task": "scaling.forget",
+        "schedule": 3600.0,
+        "options": {"expires": 3600},
+    },
     "roll-up": {"task": "telemetry.roll_up", "schedule": 60.0, "options": {"expires": 60}},
     "roll-up-retention": {
         "task": "telemetry.forget",
@@ -289,6 +296,7 @@ REQUEST_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_REQUEST_RETENTION_DAYS", 
 REQUEST_ROWS_LIMIT = int(os.environ.get("SIGNALBOX_REQUEST_ROWS", "200000"))
 MINUTE_ROLLUP_HOURS = int(os.environ.get("SIGNALBOX_MINUTE_ROLLUP_HOURS", "48"))
 HOUR_ROLLUP_DAYS = int(os.environ.get("SIGNALBOX_HOUR_ROLLUP_DAYS", "396"))  # 13 months
+SCALING_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_SCALING_RETENTION_DAYS", "30"))
 AUDIT_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_AUDIT_RETENTION_DAYS", "400"))
 # LoRA adapters: where uploads are kept (hosts of one control plane share it), and how much.
 ADAPTER_DIR = Path(os.environ.get("SIGNALBOX_ADAPTER_DIR", VAR_DIR / "adapters"))

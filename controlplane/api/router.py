@@ -15,6 +15,7 @@ from controlplane.planning.api import PlanViewSet
 from controlplane.rollouts.api import RolloutViewSet
 from controlplane.routing.api import RoutingTableViewSet
 from controlplane.routing.api_explain import ExplainViewSet
+from controlplane.scaling.api import ScalingDecisionViewSet, ScalingPolicyViewSet
 from controlplane.tenants.api import ApiKeyViewSet, TenantViewSet
 from controlplane.tenants.api_members import MembershipViewSet, TenantTokenViewSet
 from controlplane.tenants.api_quotas import QuotaViewSet
@@ -47,6 +48,8 @@ for prefix, viewset, basename in (
     ("series", SeriesViewSet, "series"),
     ("explain", ExplainViewSet, "explain"),
     ("plan", PlanViewSet, "plan"),
+    ("scaling-policies", ScalingPolicyViewSet, "scaling-policy"),
+    ("scaling-decisions", ScalingDecisionViewSet, "scaling-decision"),
     ("system", SystemViewSet, "system"),
 ):
     router.register(prefix, viewset, basename=f"api-{basename}")

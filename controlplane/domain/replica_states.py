@@ -50,7 +50,7 @@ MOVES: Mapping[State, Mapping[Event, State]] = {
         Event.DRAIN: State.DRAINING,
         Event.GIVE_UP: State.STOPPED,
     },
-    State.WARMING: {**_GONE, Event.WARMED: State.READY},
+    State.WARMING: {**_GONE, Event.WARMED: State.READY, Event.GIVE_UP: State.STOPPED},
     State.READY: {
         **_GONE,
         Event.OUTLIER: State.EJECTED,

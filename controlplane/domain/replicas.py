@@ -21,6 +21,7 @@ class ReplicaView:
     replica: str
     state: State
     ejected_by_operator: bool = False
+    is_spare: bool = False  # stays warm and out of traffic until it is promoted
     drain_revision: int | None = None  # the fleet revision whose table says "draining"
     drain_deadline_at: datetime | None = None
 
@@ -61,7 +62,7 @@ def _loading(replica: ReplicaView, sightings: Sequence[Sighting], now: datetime)
 
 def _warming(replica: ReplicaView, sightings: Sequence[Sighting], now: datetime) -> Move | None:
     warm = [s for s in _seen_as("healthy", sightings) if s.report and s.report.warmed]
-    if not warm:
+    if not warm or replica.is_spare:
         return None
     return Move(event=Event.WARMED, reason=f"gave a first completion to {_names(warm)}")
 

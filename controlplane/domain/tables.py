@@ -40,6 +40,8 @@ class PoolRow:
     fallback_pool: str = ""
     overrides: Any  # JSON as stored: checked when compiled
     context_tokens: int | None = None
+    start_wait_s: float = 0.0
+    may_grow_to: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +260,8 @@ def _pools(
             overload=row.overload,  # type: ignore[arg-type]  # checked by the schema right after
             fallback_pool=row.fallback_pool,
             settings=settings,
+            start_wait_s=row.start_wait_s,
+            may_grow_to=row.may_grow_to,
             endpoints=_each(
                 by_pool.get(row.slug, ()),
                 "replica",

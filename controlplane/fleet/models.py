@@ -19,6 +19,7 @@ class Node(models.Model):
     driver_version = models.CharField(max_length=40, blank=True)
     cuda_version = models.CharField(max_length=40, blank=True)
     gpus = models.JSONField(default=list, blank=True)  # wire.Gpu without the live readings
+    executor = models.JSONField(default=dict, blank=True)  # wire.ExecutorFacts, by its agent
     owner = models.CharField(max_length=120, blank=True)
     backup_owner = models.CharField(max_length=120, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -86,6 +87,10 @@ class Pool(models.Model):
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="fallback_of"
     )
     settings = models.JSONField(default=dict, blank=True)
+    # Agents let requests wait this long for a replica that is to be started, as many as so many
+    # replicas may queue; kept by `scaling`, 0 where nobody starts any.
+    start_wait_s = models.FloatField(default=0.0, validators=[MinValueValidator(0)])
+    may_grow_to = models.PositiveIntegerField(default=0)
     owner = models.CharField(max_length=120, blank=True)
     backup_owner = models.CharField(max_length=120, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -126,6 +131,7 @@ class Replica(models.Model):
 
     class Executor(models.TextChoices):
         STATIC = "static", "Run by somebody else, only routed to"
+        AGENT = "agent", "Started and stopped by the agent of its node"
 
     public_id = models.CharField(max_length=32, unique=True)
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="replicas")
@@ -151,6 +157,11 @@ class Replica(models.Model):
     ready_at = models.DateTimeField(null=True, blank=True)  # start of the slow-start ramp
     drain_deadline_at = models.DateTimeField(null=True, blank=True)
     drain_revision = models.PositiveBigIntegerField(null=True, blank=True)
+    # Of executor `agent`: what its engine is started with, and how often that was asked for.
+    launch = models.JSONField(default=dict, blank=True)
+    starts = models.PositiveIntegerField(default=0)
+    failures = models.PositiveIntegerField(default=0)  # in a row
+    is_spare = models.BooleanField(default=False)  # loaded and warm, kept out of traffic
     created_at = models.DateTimeField(auto_now_add=True)
     version = models.PositiveIntegerField(default=1)  # optimistic locking
 

@@ -215,6 +215,8 @@ def _pool_row(pool: Pool) -> PoolRow:
         fallback_pool=pool.fallback_pool.slug if pool.fallback_pool else "",
         overrides=pool.settings,
         context_tokens=pool.model_version.context_tokens,
+        start_wait_s=pool.start_wait_s,
+        may_grow_to=pool.may_grow_to,
     )
 
 

@@ -1,11 +1,11 @@
 """How a report becomes fields of Redis hashes, and back. Pure.
 
 Fields of a pool's step: `t12` TTFT bucket 12 (`p` TPOT, `e` end to end, `q` queue wait, `w` wait in
-the engines' own queues), `s200` answers with that status, `pt` `ct` `ot` prompt, cached and output tokens, `rt` retries, `sh` shed,
-and `r/<replica>` = "running waiting kv requests errors prompt cached output preempted", `-` for
-unknown. A minute also has `n15`, requests in the step that began 15 s into it, which is there if
-anybody reported then, and `g/<replica>`, what was told of its gauges: how often and the sum, of
-running, waiting and KV usage, and the highest KV usage.
+the engines' own queues), `s200` answers with that status, `pt` `ct` `ot` prompt, cached and output
+tokens, `rt` retries, `sh` shed, and `r/<replica>` = "running waiting kv requests errors prompt
+cached output preempted", `-` for unknown. A minute also has `n15`, requests in the step that began
+15 s into it, which is there if anybody reported then, and `g/<replica>`, what was told of its
+gauges: how often and the sum, of running, waiting and KV usage, and the highest KV usage.
 What was counted over more than a step (after an outage) is a stretch: the same fields, a replica's
 without its gauges; `spreading` says how it is read.
 

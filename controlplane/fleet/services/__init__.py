@@ -14,12 +14,19 @@ from controlplane.fleet.services.nodes import (
     update_node,
 )
 from controlplane.fleet.services.pools import create_pool, delete_pool, set_splits, update_pool
-from controlplane.fleet.services.replicas import delete_replica, register_replica, update_replica
+from controlplane.fleet.services.replicas import (
+    create_run_replica,
+    delete_replica,
+    promote_spare,
+    register_replica,
+    update_replica,
+)
 from controlplane.fleet.services.splits import shift_weights
 
 __all__ = [
     "create_node",
     "create_pool",
+    "create_run_replica",
     "delete_node",
     "delete_pool",
     "delete_replica",
@@ -27,6 +34,7 @@ __all__ = [
     "eject_replica",
     "issue_registration_token",
     "move_replica",
+    "promote_spare",
     "reconcile_adapters",
     "register_replica",
     "restore_replica",

@@ -209,7 +209,11 @@ def _columns_on_arrival(
         settings, _ = pool_settings.resolved_as_far_as_possible(replica.pool.settings)
         columns["drain_deadline_at"] = now + timedelta(seconds=limit_s or settings.drain_limit_s)
     if after is State.LOADING:
-        columns["ready_at"] = None
+        columns |= {"ready_at": None, "starts": replica.starts + 1}
+    if after is State.FAILED:
+        columns["failures"] = replica.failures + 1
+    if after is State.READY:
+        columns["failures"] = 0
     if after is State.READY and _starts_afresh(replica, actor):
         columns["ready_at"] = now
     return columns

@@ -21,7 +21,7 @@ from controlplane.fleet.services.editing import (
     plain,
     refuse_if_moved,
 )
-from controlplane.fleet.services.moves import take_step
+from controlplane.fleet.services.moves import REASON_LENGTH, take_step
 from controlplane.wake import waker
 from routing_agent import wire
 
@@ -72,6 +72,51 @@ def register_replica(
         touches_fleet=True,
     )
     transaction.on_commit(waker("routing.publish"))
+    return replica
+
+
+@transaction.atomic
+def create_run_replica(
+    *, pool: Pool, node: Node, actor: Actor, reason: str, is_spare: bool, **columns: Any
+) -> Replica:
+    """Write down a replica that the node's agent is to run; its engine is started later.
+
+    Args:
+        columns: url, engine, served_model, credential, gpu_indices, launch.
+    """
+    replica = Replica(
+        public_id=f"rpl-{secrets.token_hex(5)}",
+        pool=pool,
+        node=node,
+        executor=Replica.Executor.AGENT,
+        is_spare=is_spare,
+        state=State.PENDING,
+        state_since=timezone.now(),
+        state_actor=actor.name,
+        state_reason=reason[:REASON_LENGTH],
+        **columns,
+    )
+    create(replica, _taken(replica.url), "url")
+    record(
+        actor=actor,
+        verb="replica.create",
+        target=("replica", replica.public_id),
+        reason=reason,
+        change=(None, {"pool": pool.slug, "node": node.name, "gpu_indices": replica.gpu_indices}),
+        touches_fleet=True,
+    )
+    return replica
+
+
+@transaction.atomic
+def promote_spare(*, replica_id: str, actor: Actor, reason: str) -> Replica:
+    """Let a warm spare take traffic: it is loaded already."""
+    replica = found(Replica.objects.select_related("pool"), "replica", public_id=replica_id)
+    edit(replica, {"is_spare": False}, replica.version, "")
+    record(
+        actor=actor, verb="replica.promote", target=("replica", replica_id), reason=reason,
+        change=({"is_spare": True}, {"is_spare": False}), touches_fleet=True,
+    )  # fmt: skip
     return replica
 
 

@@ -270,8 +270,14 @@ def _book_node(node: Node, facts: wire.NodeFacts) -> None:
         "driver_version": facts.driver_version[:40],
         "cuda_version": facts.cuda_version[:40],
         "gpus": gpus,
+        "executor": msgspec.to_builtins(facts.executor) if facts.executor else {},
     }
-    news = {name: value for name, value in seen.items() if value and getattr(node, name) != value}
+    news = {
+        name: value
+        for name, value in seen.items()
+        # An agent that may start nothing any more says so by saying nothing.
+        if (value or name == "executor") and getattr(node, name) != value
+    }
     if news:
         Node.objects.filter(pk=node.pk).update(**news, updated_at=timezone.now())
         log.info("node_changed", node=node.name, changed=sorted(news))

@@ -176,6 +176,7 @@ def _move(replica: Replica, sightings: list[Sighting], now: datetime) -> bool:
         replica=replica.public_id,
         state=State(replica.state),
         ejected_by_operator=replica.ejected_by_operator,
+        is_spare=replica.is_spare,
         drain_revision=replica.drain_revision,
         drain_deadline_at=replica.drain_deadline_at,
     )

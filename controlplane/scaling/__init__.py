@@ -1,0 +1,1 @@
+"""ScalingPolicy, Override, ScalingDecision, ColdStart — asking for more or fewer replicas."""
