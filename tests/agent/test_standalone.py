@@ -81,6 +81,19 @@ def test_several_names_for_the_same_weights_are_aliases_and_adapters_are_no_mode
     table = built({URLS[0]: Found("vllm", served)}, aliases={"mine": "m"})
     assert table.models[0].aliases == ("gpt", "mine")
     assert table.pools[0].endpoints[0].adapters == ("lora-a",)
+    compiled = compile_table(table)
+    assert compiled.faults == ()
+    assert compiled.adapters["local"]["lora-a"].model == "m"
+
+
+def test_an_adapter_is_any_tenants_and_belongs_to_the_model_it_stands_on():
+    served = (ServedModel("m"), ServedModel("a", parent="m"), ServedModel("b", parent="nobody"))
+    keys = (ClientKey("0" * 64, "acme"), ClientKey("1" * 64, "bravo"))
+    table = built({url: Found("sglang", served) for url in URLS}, client_keys=keys)
+    assert [one.name for one in table.adapters] == ["a"]
+    compiled = compile_table(table)
+    for tenant in ("acme", "bravo"):
+        assert compiled.adapters[tenant]["a"].served_name == "a"
 
 
 def test_a_model_takes_what_its_smallest_engine_takes():
