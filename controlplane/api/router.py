@@ -9,6 +9,7 @@ from controlplane.api.system import SystemViewSet
 from controlplane.audit.api import AuditEventViewSet
 from controlplane.catalog.api import ModelVersionViewSet, ModelViewSet
 from controlplane.fleet.api import PoolViewSet
+from controlplane.fleet.api_adapters import AdapterViewSet
 from controlplane.fleet.api_nodes import AgentViewSet, NodeViewSet
 from controlplane.fleet.api_replicas import ReplicaViewSet
 from controlplane.planning.api import PlanViewSet
@@ -34,6 +35,7 @@ for prefix, viewset, basename in (
     ("models", ModelViewSet, "model"),
     ("model-versions", ModelVersionViewSet, "model-version"),
     ("rollouts", RolloutViewSet, "rollout"),
+    ("adapters", AdapterViewSet, "adapter"),
     ("tenants", TenantViewSet, "tenant"),
     ("quotas", QuotaViewSet, "quota"),
     ("api-keys", ApiKeyViewSet, "api-key"),

@@ -1,0 +1,109 @@
+"""What pages and the API show of adapters: the catalogue's rows beside what replicas hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils import timezone
+
+from controlplane.catalog.models import Adapter, AdapterVersion
+from controlplane.domain.adapter_status import OnReplica, Progress, progress
+from controlplane.domain.placement import LeftOut
+from controlplane.fleet import selectors
+from controlplane.fleet.models import AdapterPlacement
+
+State = AdapterVersion.State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterRow:
+    """One adapter: its versions, where it is, and what its name is to a caller."""
+
+    adapter: Adapter
+    active: AdapterVersion | None
+    incoming: AdapterVersion | None
+    progress: Progress  # of what is called: the active version
+    incoming_progress: Progress | None
+    placements: tuple[AdapterPlacement, ...]  # of all versions
+    left_out: tuple[LeftOut, ...]  # replicas of its model that do not get it
+
+    @property
+    def newest(self) -> AdapterVersion | None:
+        """Give the version whose figures stand for the adapter."""
+        return self.active or self.incoming or next(iter(self.adapter.versions.all()), None)
+
+    @property
+    def heard_at(self) -> datetime | None:
+        """Give when any replica's agent last spoke of it."""
+        return max((p.heard_at for p in self.placements if p.heard_at), default=None)
+
+
+def adapter_rows(found: Iterable[Adapter]) -> list[AdapterRow]:
+    """Give adapters with where they are, in two queries and one placement for all of them."""
+    adapters = list(found)
+    held: dict[int, list[AdapterPlacement]] = defaultdict(list)
+    rows = selectors.placements().filter(version__adapter__in=adapters)
+    for placement in rows.order_by("replica__public_id"):
+        held[placement.version_id].append(placement)
+    missing: dict[str, list[LeftOut]] = defaultdict(list)
+    for gap in selectors.adapter_plan().left_out if adapters else ():
+        missing[gap.served_name].append(gap)
+    return [_row(adapter, held, missing) for adapter in adapters]
+
+
+def adapter_row(adapter: Adapter) -> AdapterRow:
+    """Give one adapter with where it is."""
+    return adapter_rows([adapter])[0]
+
+
+def _row(
+    adapter: Adapter,
+    held: Mapping[int, list[AdapterPlacement]],
+    missing: Mapping[str, list[LeftOut]],
+) -> AdapterRow:
+    versions = list(adapter.versions.all())
+    active = next((v for v in versions if v.state == State.ACTIVE), None)
+    incoming = next((v for v in versions if v.state == State.INCOMING), None)
+    placements = tuple(p for v in versions for p in held.get(v.pk, ()))
+    return AdapterRow(
+        adapter=adapter,
+        active=active,
+        incoming=incoming,
+        progress=_progress(adapter, active, placements, missing),
+        incoming_progress=_progress(adapter, incoming, placements, missing) if incoming else None,
+        placements=placements,
+        left_out=tuple(missing.get(active.served_name, ())) if active else (),
+    )
+
+
+def _progress(
+    adapter: Adapter,
+    version: AdapterVersion | None,
+    placements: Sequence[AdapterPlacement],
+    missing: Mapping[str, list[LeftOut]],
+) -> Progress:
+    is_deleted = adapter.deleted_at is not None
+    mine = [
+        p
+        for p in placements
+        if is_deleted or (version is not None and p.version_id == version.pk and p.wanted)
+    ]
+    return progress(
+        [on_replica(p) for p in mine],
+        is_deleted=is_deleted,
+        left_out=missing.get(version.served_name, ()) if version else (),
+    )
+
+
+def on_replica(placement: AdapterPlacement) -> OnReplica:
+    """Give what is known of an adapter on one replica, with its age as of now."""
+    heard = placement.heard_at
+    return OnReplica(
+        replica=placement.replica.public_id,
+        stage=placement.stage or None,  # type: ignore[arg-type]  # written from wire.AdapterState
+        message=placement.message,
+        heard_s_ago=(timezone.now() - heard).total_seconds() if heard else None,
+    )
