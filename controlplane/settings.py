@@ -281,6 +281,9 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "DtypeEnum": "controlplane.catalog.models.Dtype",
         "RoleEnum": "controlplane.tenants.models.Role",
+        "StateEnum": "controlplane.fleet.models.STATES",
+        "ExecutorEnum": "controlplane.fleet.models.Replica.Executor",
+        "TenantRoleEnum": "controlplane.tenants.models.TenantRole",
     },
 }
 

@@ -9,6 +9,8 @@ from controlplane.catalog.models import AdapterVersion, Model, ModelVersion
 from controlplane.domain.replica_states import State
 from controlplane.tenants.models import SLUG
 
+STATES = [(state.value, state.value) for state in State]
+
 
 class Node(models.Model):
     """A machine: its zone, GPUs, driver and CUDA version, as declared and as its agent reports."""
@@ -146,9 +148,7 @@ class Replica(models.Model):
     credential = models.CharField(max_length=300, blank=True)  # the engine's API key; never shown
     gpu_indices = models.JSONField(default=list, blank=True)
     weight = models.FloatField(default=1.0, validators=[MinValueValidator(0.01)])
-    state = models.CharField(
-        max_length=10, choices=[(s.value, s.value) for s in State], default=State.PENDING.value
-    )
+    state = models.CharField(max_length=10, choices=STATES, default=State.PENDING.value)
     state_since = models.DateTimeField()
     state_reason = models.CharField(max_length=300, blank=True)
     state_actor = models.CharField(max_length=150, blank=True)
