@@ -16,8 +16,8 @@ from routing_agent.core.retries import (
     judge_retry,
     refused_for_s,
 )
-from routing_agent.core.waiting import line_limit
-from routing_agent.proxy import continuation, life, outcome
+from routing_agent.core.waiting import WaitingLine, line_limit
+from routing_agent.proxy import admission, continuation, life, outcome
 from routing_agent.proxy.answer import Failed, StreamAnswer
 from routing_agent.proxy.attempt import Attempt, Verdict
 from routing_agent.proxy.held import HeldRequest
@@ -171,6 +171,13 @@ class RetriedRequest(HeldRequest):
         if self._is_finished:
             return
         self._dispatch(now)
+
+    def keep_place(self, line: WaitingLine[RetriedRequest]) -> None:
+        """Go on waiting in a queue whose turn for it has passed."""
+        if self._ticket is not None and not self._is_finished:
+            priority = admission.priority(self.caller.tenant, self.incoming.headers)
+            since = self.incoming.received_at
+            line.ready(self, priority=priority, since=since, ticket=self._ticket)
 
     def _pause_over(self) -> None:
         self._pause = None

@@ -111,6 +111,11 @@ class HeldRequest:
         return self._pool
 
     @property
+    def adapter(self) -> str:
+        """What engines know the adapter by that this request is for; "" if it is for none."""
+        return "" if self.request is None else self.request.adapter
+
+    @property
     def bound_to(self) -> Replica | None:
         """The replica that works on this request."""
         return None if self.attempt is None else self.attempt.replica

@@ -115,7 +115,7 @@ def record(
         api_key=exchange.caller.key_id,
         path=exchange.incoming.path,
         model=destination.model.name if destination is not None else "",
-        adapter="" if exchange.request is None else exchange.request.adapter,
+        adapter=exchange.adapter,
         version=pool.version if pool is not None else "",
         pool=pool.name if pool is not None else "",
         replica=attempt.replica.id if attempt is not None else "",

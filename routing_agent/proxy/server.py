@@ -287,12 +287,25 @@ class Proxy:
 
     @staticmethod
     def _wake(line: WaitingLine[RetriedRequest]) -> None:
-        """Give those in a queue their turn until one finds no room."""
+        """Give those in a queue their turn until one finds no room.
+
+        Replicas that hold an adapter can be full while others are not: who waits for it then lets
+        the others pass.
+        """
         now = monotonic()
+        full: set[str] = set()  # adapters
+        passed: list[RetriedRequest] = []
         while (waiting := line.next()) is not None:
+            if waiting.adapter in full:
+                passed.append(waiting)
+                continue
             waiting.turn_came(now)
             if waiting.is_queued:
-                return
+                if not waiting.adapter:
+                    break
+                full.add(waiting.adapter)
+        for waiting in passed:
+            waiting.keep_place(line)
 
     def _cut_overdue(self, now: float) -> None:
         """End what still runs on a replica whose drain limit has passed."""

@@ -8,12 +8,13 @@ import time
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from routing_agent import wire
 from tests.agent.core.test_adapters import HEX, adapter
 from tests.agent.proxy.client import RawClient, Reply, chat
 from tests.agent.proxy.conftest import Rig, key_hash, until
-from tests.fakes.engine import DONE, Call, Script, event, failing, obliging
+from tests.fakes.engine import DONE, Call, Script, completion, event, failing, obliging
 
 SQL = adapter()
 TENANTS = ("acme", "bravo")
@@ -172,11 +173,8 @@ async def test_an_adapter_named_like_the_base_does_not_shadow_it(rig: Rig) -> No
     """R40."""
     await started(rig)
     clash = adapter("m", served_name=f"acme.m.{HEX}")
-    table = {"adapters": (clash,), "epoch": rig.table.epoch + 1}
-    change = rig.fleet.apply(
-        wire.RoutingTable(**{**{f: getattr(rig.table, f) for f in rig.table.__struct_fields__},
-                             **table}), now=time.monotonic(), wall=time.time()
-    )  # fmt: skip
+    table = replace(rig.table, adapters=(clash,), epoch=rig.table.epoch + 1)
+    change = rig.fleet.apply(table, now=time.monotonic(), wall=time.time())
     assert "a model has this name" in change.faults[0]
     assert (await ask(rig)).status == 200
     assert rig.engines[0].calls[0].json()["model"] == "m"
@@ -241,18 +239,42 @@ async def test_requests_under_way_are_known_by_adapter_until_they_end(rig: Rig) 
     assert not rig.replica().adapters.running
 
 
+async def test_who_waits_for_a_full_holder_lets_the_others_pass(rig: Rig) -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    def held(gate: asyncio.Event) -> Script:
+        async def script(call: Call) -> None:
+            await gate.wait()
+            await call.answer(200, completion())
+
+        return script
+
+    await started(rig, *map(held, gates))
+    [p] = rig.table.pools
+    settings = wire.PoolSettings(max_concurrency_per_replica=1, slow_start_s=0)
+    rig.apply(pools=(replace(p, settings=settings),))
+    list_at(rig, 0)
+    first = asyncio.ensure_future(ask(rig, model="sql"))
+    await rig.engines[0].called()
+    other = asyncio.ensure_future(ask(rig))
+    await rig.engines[1].called()
+    waiting = [asyncio.ensure_future(ask(rig, model=m)) for m in ("sql", "sql", "m")]
+    await until(lambda: len(rig.proxy.line("p")) == 3)
+    gates[1].set()
+    assert [(await one).status for one in (other, waiting[2])] == [200, 200]
+    assert not first.done()
+    assert not waiting[0].done()
+    assert len(rig.proxy.line("p")) == 2
+    gates[0].set()
+    assert {(await one).status for one in (first, *waiting)} == {200}
+    assert [c.json()["model"] for c in rig.engines[1].calls] == ["m", "m"]
+
+
 async def test_a_request_in_the_queue_waits_for_a_replica_that_holds_its_adapter(rig: Rig) -> None:
     await started(rig, obliging(gap_s=0.02), obliging())
-    rig.apply(
-        pools=tuple(
-            wire.Pool(
-                name=p.name, model=p.model, version=p.version, overload="queue",
-                endpoints=p.endpoints,
-                settings=wire.PoolSettings(max_concurrency_per_replica=1, slow_start_s=0),
-            )
-            for p in rig.table.pools
-        )
-    )  # fmt: skip
+    [p] = rig.table.pools
+    settings = wire.PoolSettings(max_concurrency_per_replica=1, slow_start_s=0)
+    rig.apply(pools=(replace(p, settings=settings),))
     list_at(rig, 0)
     replies = await asyncio.gather(*(ask(rig, model="sql", stream=True) for _ in range(5)))
     assert {reply.status for reply in replies} == {200}
