@@ -192,6 +192,16 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 3600.0,
         "options": {"expires": 3600},
     },
+    "judge-alerts": {
+        "task": "reliability.judge_alerts",
+        "schedule": 10.0,
+        "options": {"expires": 10},
+    },
+    "deliver-messages": {
+        "task": "reliability.deliver",
+        "schedule": 10.0,
+        "options": {"expires": 10},
+    },
     "roll-up": {"task": "telemetry.roll_up", "schedule": 60.0, "options": {"expires": 60}},
     "roll-up-retention": {
         "task": "telemetry.forget",

@@ -6,7 +6,10 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from controlplane.domain import slos
+from controlplane.domain.alert_rules import RULES, Severity
+from controlplane.domain.alerts import State
 from controlplane.fleet.models import Pool
+from controlplane.tenants.models import SLUG
 
 # Nobody keeps more than five nines, and a promise of less than nine in ten is none.
 _RATIO = [MinValueValidator(0.9), MaxValueValidator(0.99999)]
@@ -99,3 +102,108 @@ class BudgetState(models.Model):
     """The one row that whoever books budgets holds while writing, and how far it has come."""
 
     booked_until = models.DateTimeField(null=True, blank=True)
+
+
+class Alert(models.Model):
+    """One rule that is or was broken by one subject, from the moment it began to be."""
+
+    rule = models.CharField(max_length=40)
+    subject = models.CharField(max_length=63)
+    pool = models.CharField(max_length=63, blank=True)  # by name: alerts outlive pools
+    severity = models.CharField(max_length=10, choices=[(s.value, s.value) for s in Severity])
+    state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in State])
+    since = models.DateTimeField()
+    fired_at = models.DateTimeField(null=True, blank=True)
+    clear_since = models.DateTimeField(null=True, blank=True)
+    no_data_since = models.DateTimeField(null=True, blank=True)
+    resolved_at = models.DateTimeField(null=True, blank=True)
+    value = models.FloatField()
+    threshold = models.FloatField()
+    reason = models.CharField(max_length=500)
+    acknowledged_by = models.CharField(max_length=150, blank=True)
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    note = models.CharField(max_length=500, blank=True)
+    # When messages to webhooks were written: that it fires, and that it is over.
+    notified_at = models.DateTimeField(null=True, blank=True)
+    end_notified_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-since", "-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rule", "subject"],
+                condition=~models.Q(state=State.RESOLVED.value),
+                name="reliability_one_open_alert",
+            )
+        ]
+        indexes = [models.Index(fields=["state", "-since"], name="reliability_alerts_by_state")]
+
+
+class AlertRun(models.Model):
+    """The one row that whoever judges alerts holds while writing, and what the last run saw."""
+
+    at = models.DateTimeField(null=True, blank=True)
+    rules = models.JSONField(default=dict)  # rule → how many subjects are ok, pending, … and why
+
+
+class Silence(models.Model):
+    """Keeps alerts from being told to anybody for a time; a blank matcher matches all."""
+
+    rule = models.CharField(
+        max_length=40, blank=True, choices=[(rule.name, rule.title) for rule in RULES]
+    )
+    pool = models.CharField(max_length=63, blank=True)
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    reason = models.CharField(max_length=300)
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-ends_at", "-id"]
+
+
+class Webhook(models.Model):
+    """Where alerts are told; address and secret are credentials, and never shown."""
+
+    name = models.CharField(max_length=63, unique=True, validators=[SLUG])
+    url = models.CharField(max_length=500)
+    secret = models.CharField(max_length=100)  # signs each message (HMAC-SHA256)
+    pool = models.CharField(max_length=63, blank=True)  # only of this pool; blank: all
+    only_critical = models.BooleanField(default=False)
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    version = models.PositiveIntegerField(default=1)  # optimistic locking
+
+    class Meta:
+        ordering = ["name"]
+
+
+class WebhookDelivery(models.Model):
+    """One message to one webhook: what became of it, and when it is tried again."""
+
+    class Outcome(models.TextChoices):
+        WAITING = "waiting", "waiting"
+        DELIVERED = "delivered", "delivered"
+        FAILED = "failed", "given up"
+
+    webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, related_name="deliveries")
+    alert = models.ForeignKey(
+        Alert, null=True, on_delete=models.CASCADE, related_name="deliveries"
+    )  # none: a test message
+    event = models.CharField(max_length=10)  # firing, resolved, test
+    message_id = models.CharField(max_length=40, unique=True)  # the same in every attempt
+    body = models.TextField()
+    outcome = models.CharField(max_length=10, choices=Outcome.choices, default=Outcome.WAITING)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    next_try_at = models.DateTimeField()
+    last_status = models.PositiveSmallIntegerField(null=True, blank=True)
+    last_error = models.CharField(max_length=300, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    delivered_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["outcome", "next_try_at"], name="reliability_deliveries_due")
+        ]

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import time_machine
 from django.utils import timezone
 
 from controlplane.domain import rollups
 from controlplane.domain.rollups import Figures
+from controlplane.fleet.models import Agent
+from controlplane.reliability import services
+from controlplane.reliability.selectors import throughput
+from controlplane.telemetry import recent
 from controlplane.telemetry.models import RollUp, Step
+from routing_agent import wire
+from tests.factories import make_agent
+from tests.redis_server import RedisServer
 
 MinuteOf = Callable[..., datetime]
 
@@ -57,3 +68,61 @@ def minute(db: None) -> MinuteOf:
         return begin
 
     return store
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A redis-server shared by a module's tests."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not on PATH")
+    server = RedisServer(Path(tmp_path_factory.mktemp("redis")))
+    yield server
+    server.kill()
+
+
+class Telling:
+    """Books reports of one agent as the control plane gets them."""
+
+    def __init__(self, agent: str) -> None:
+        self.agent, self.number = agent, 0
+        self.last: dict[str, Any] = {}
+
+    def tell(
+        self,
+        pool: str = "chat",
+        *,
+        at: float | None = None,
+        replicas: tuple[wire.ReplicaReport, ...] = (),
+        **delta: Any,
+    ) -> None:
+        """Book one report: what a pool did, and how its replicas are."""
+        self.number += 1
+        self.last = {"pool": pool, "replicas": replicas, **delta}
+        told = wire.PoolDelta(pool=pool, version="v1", **delta)
+        report = wire.Report(
+            agent=self.agent,
+            number=self.number,
+            started_at=5.0,
+            sent_at=0.0,
+            pools=(told,) if delta else (),
+            replicas=replicas,
+        )
+        recent.store().book(report, time.time() if at is None else at)
+
+    def judge(self, after_s: float = 0) -> str:
+        """Judge alerts so many seconds from now, with the agent telling the same until then."""
+        with time_machine.travel(datetime.now(UTC) + timedelta(seconds=after_s)):
+            if after_s and self.last:
+                self.tell(**self.last)
+            Agent.objects.filter(public_id=self.agent).update(last_seen_at=timezone.now())
+            return services.judge_alerts(timezone.now())
+
+
+@pytest.fixture
+def telling(redis_server: RedisServer, settings: Any, db: None) -> Telling:
+    """An empty recent store, and an agent that reports to it."""
+    settings.REDIS_URL = redis_server.url
+    settings.REDIS_TIMEOUT_S = 5.0
+    recent.store()._redis.flushall()
+    throughput._baselines.clear()
+    return Telling(make_agent("node-1").public_id)
