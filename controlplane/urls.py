@@ -13,4 +13,5 @@ urlpatterns: list = [
     path("", include("controlplane.usage.urls")),
     path("", include("controlplane.planning.urls")),
     path("", include("controlplane.rollouts.urls")),
+    path("", include("controlplane.reliability.urls")),
 ]

@@ -13,6 +13,10 @@ from controlplane.fleet.api_adapters import AdapterViewSet
 from controlplane.fleet.api_nodes import AgentViewSet, NodeViewSet
 from controlplane.fleet.api_replicas import ReplicaViewSet
 from controlplane.planning.api import PlanViewSet
+from controlplane.reliability.api.alerts import AlertViewSet, SilenceViewSet
+from controlplane.reliability.api.diagnosis import DiagnosisViewSet
+from controlplane.reliability.api.slos import MaintenanceWindowViewSet, SloViewSet
+from controlplane.reliability.api.webhooks import WebhookDeliveryViewSet, WebhookViewSet
 from controlplane.rollouts.api import RolloutViewSet
 from controlplane.routing.api import RoutingTableViewSet
 from controlplane.routing.api_explain import ExplainViewSet
@@ -52,6 +56,13 @@ for prefix, viewset, basename in (
     ("plan", PlanViewSet, "plan"),
     ("scaling-policies", ScalingPolicyViewSet, "scaling-policy"),
     ("scaling-decisions", ScalingDecisionViewSet, "scaling-decision"),
+    ("slos", SloViewSet, "slo"),
+    ("maintenance-windows", MaintenanceWindowViewSet, "maintenance-window"),
+    ("alerts", AlertViewSet, "alert"),
+    ("silences", SilenceViewSet, "silence"),
+    ("diagnoses", DiagnosisViewSet, "diagnosis"),
+    ("webhooks", WebhookViewSet, "webhook"),
+    ("webhook-deliveries", WebhookDeliveryViewSet, "webhook-delivery"),
     ("system", SystemViewSet, "system"),
 ):
     router.register(prefix, viewset, basename=f"api-{basename}")

@@ -20,6 +20,8 @@ class Entry:
 
 MENU = (
     Entry("overview", "Overview", "◉", "o"),
+    Entry("alerts", "Alerts", "△", "w"),
+    Entry("slos", "SLOs", "◎", "b"),
     Entry("fleet", "Fleet", "∿", "f"),
     Entry("pools", "Pools", "▦", "p"),
     Entry("nodes", "Nodes", "▤", "n"),

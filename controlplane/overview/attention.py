@@ -8,10 +8,14 @@ from datetime import datetime
 from django.utils import timezone
 
 from controlplane import readiness
+from controlplane.domain.alert_rules import BY_NAME
+from controlplane.domain.alert_rules import Severity as AlertSeverity
 from controlplane.domain.attention import PoolCounts, Problem, Severity, in_order, pool_problem
 from controlplane.domain.replica_states import State
 from controlplane.fleet import rows, selectors
 from controlplane.fleet.models import Agent, Pool, Replica
+from controlplane.reliability import selectors as reliability
+from controlplane.reliability.models import Alert
 from controlplane.routing import selectors as routing
 from controlplane.routing.models import LoopRun, Publication, RoutingEpoch
 from controlplane.telemetry.live import Reports
@@ -31,6 +35,7 @@ class Plane:
     agents: list[Agent]
     lags: dict[str, float | None]  # by the agent's public id
     loops: list[LoopRun]
+    firing: reliability.Firing
 
     @property
     def behind(self) -> list[Agent]:
@@ -45,6 +50,7 @@ def look() -> Plane:
         agents=list(selectors.agents()),
         lags=routing.delivery_lag(),
         loops=list(LoopRun.objects.order_by("name")),
+        firing=reliability.firing(),
     )
 
 
@@ -56,6 +62,7 @@ def problems(pools: list[Pool], reports: Reports | NoData, plane: Plane) -> list
         *agent_problems(plane, reports),
         *publication_problems(plane.publication),
         *machinery_problems(plane.loops, reports),
+        *alert_problems(plane.firing.loud),
     ]
     return in_order(found)
 
@@ -139,6 +146,25 @@ def _agent_problem(
             target=("routing", ""),
         )
     return None
+
+
+def alert_problems(firing: list[Alert]) -> list[Problem]:
+    """Give the alerts that fire, but for those that have a line of their own here already."""
+    return [_alert_problem(a) for a in reliability.own_lines(firing)]
+
+
+def _alert_problem(alert: Alert) -> Problem:
+    rule = BY_NAME.get(alert.rule)
+    is_critical = alert.severity == AlertSeverity.CRITICAL
+    taken = f"{alert.acknowledged_by} looks after it. " if alert.acknowledged_by else ""
+    return Problem(
+        severity=Severity.FAILED if is_critical else Severity.WARNING,
+        what=f"{rule.title if rule else alert.rule}: {alert.subject}",
+        why=alert.reason,
+        remedy=taken + (rule.remedy if rule else ""),
+        since=alert.fired_at,
+        target=("alerts", ""),
+    )
 
 
 def publication_problems(publication: Publication) -> list[Problem]:

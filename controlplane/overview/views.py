@@ -70,6 +70,7 @@ class Overview(Page):
         problems = attention.problems(pools, reports, plane)
         return super().get_context_data(
             problems=[linked(p) for p in problems],
+            silenced=len(plane.firing.silenced),
             rows=rows.pool_rows(pools, reports),
             reports=reports,
             publication=plane.publication,

@@ -51,7 +51,8 @@ def test_it_fires_after_its_duration_and_says_why_with_figures_and_age():
     assert known.state is State.FIRING
     assert (known.since, known.fired_at) == (at(0), at(60))
     assert known.reason == (
-        "8.90 s, over the limit of 2.00 s. TTFT P99 of 40 requests in 75 s. The figures are 12 s old."
+        "8.90 s, over the limit of 2.00 s. TTFT P99 of 40 requests in 75 s."
+        " The figures are 12 s old."
     )
 
 

@@ -69,7 +69,12 @@ def promise(pool: str) -> Promise:
 
 def budget_freeze(pool: str) -> str | None:
     """Say in words why risky changes of a pool (by slug) are frozen; None when they are not."""
-    return slos.freeze(promise(pool).budget)
+    return frozen(promise(pool))
+
+
+def frozen(promise: Promise) -> str | None:
+    """Say why risky changes are frozen, of a promise that was read."""
+    return slos.freeze(promise.budget)
 
 
 def objectives_of(pool: Pool) -> Objectives:

@@ -1,0 +1,1 @@
+"""REST: promises and budgets, maintenance, alerts, silences, webhooks, diagnoses."""

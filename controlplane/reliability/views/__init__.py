@@ -1,0 +1,1 @@
+"""Pages of promises, alerts and diagnoses."""
