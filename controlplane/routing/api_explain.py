@@ -21,6 +21,9 @@ class ExplainInput(StrictSerializer):
     """A request that is not sent."""
 
     model = serializers.CharField(max_length=200)
+    adapter = serializers.CharField(
+        max_length=200, required=False, allow_blank=True, help_text="As the body field `lora`."
+    )
     tenant = serializers.CharField(max_length=63, required=False, allow_blank=True)
     session = serializers.CharField(max_length=512, required=False, allow_blank=True)
     prompt = serializers.CharField(max_length=1_000_000, required=False, allow_blank=True)
@@ -46,6 +49,7 @@ class ExplanationSerializer(serializers.Serializer):
 
     agent = serializers.CharField(help_text="The node that answered.")
     pool = serializers.CharField(allow_blank=True)
+    adapter = serializers.CharField(allow_blank=True, help_text="What engines know it by.")
     version = serializers.CharField(allow_blank=True)
     policy = serializers.CharField(allow_blank=True)
     replica = serializers.CharField(allow_blank=True)

@@ -11,6 +11,9 @@ class ExplainForm(forms.Form):
     """A request that is not sent."""
 
     model = forms.CharField(max_length=200, label="Model", help_text="As a client would name it.")
+    adapter = forms.CharField(
+        max_length=200, required=False, label="Adapter", help_text="As its tenant names it."
+    )
     tenant = forms.CharField(max_length=63, required=False, label="Tenant")
     session = forms.CharField(max_length=512, required=False, label="Session")
     prompt = forms.CharField(

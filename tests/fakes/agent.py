@@ -120,7 +120,9 @@ class FakeAgent:
             receipt = self.receive(body)
             return 422 if receipt.outcome == "invalid" else 200, receipt
         question = msgspec.json.decode(body, type=wire.ExplainRequest)
-        return 200, wire.Explanation(pool="chat", reason=f"asked for {question.model}")
+        return 200, wire.Explanation(
+            pool="chat", adapter=question.adapter, reason=f"asked for {question.model}"
+        )
 
     def receive(self, body: bytes) -> wire.TableReceipt:
         """Take a table in, unless it is older or foreign."""

@@ -175,9 +175,10 @@ def test_a_question_that_is_wrong_is_refused_by_field(body, field):
 def test_a_live_agent_explains_where_a_request_would_go(fake_agent):
     fake = fake_agent()
     services.book_report(report=fake.report(), token=fake.token)
-    body = {"model": "chat", "agent": fake.agent}
+    body = {"model": "chat", "adapter": "sql", "agent": fake.agent}
     told = ok(caller("viewer").post("/api/v1/explain/", body, format="json"))
     assert (told["agent"], told["reason"]) == ("node-1", "asked for chat")
+    assert told["adapter"] == "sql"
     assert told["candidates"] == []
 
 
