@@ -20,7 +20,7 @@ class Entry:
 
 MENU = (
     Entry("overview", "Overview", "◉", "o"),
-    Entry("alerts", "Alerts", "△", "w"),
+    Entry("alerts", "Alerts", "△", "e"),
     Entry("slos", "SLOs", "◎", "b"),
     Entry("fleet", "Fleet", "∿", "f"),
     Entry("pools", "Pools", "▦", "p"),
