@@ -23,7 +23,7 @@ from routing_agent.proxy.answer import answer_for
 from routing_agent.proxy.ingress import ClientConnection
 from routing_agent.proxy.request import ParsedRequest, RequestRefused, parse
 from routing_agent.proxy.server import Proxy
-from routing_agent.proxy.splice import rewrite
+from routing_agent.proxy.splice import rewrite, without
 from routing_agent.proxy.stream import EventReader, StreamError
 from routing_agent.proxy.transcript import Transcript
 from routing_agent.proxy.upstream import EngineConnection
@@ -47,6 +47,9 @@ def request_body(data: bytes) -> None:
     before.pop("stream_options", None)
     assert _same(after, before)
     _continued(data, before)
+    left = json.loads(without(data, "lora"))
+    assert "lora" not in left
+    assert _same(left, {k: v for k, v in json.loads(data).items() if k != "lora"})
 
 
 def _parsed(data: bytes) -> ParsedRequest | None:
