@@ -194,6 +194,7 @@ async def restarted(run: Run, plane: SmallControlPlane, port: int) -> None:
     await plane.stop()
     asking = asyncio.ensure_future(keep_asking())
     os.killpg(_pid(options.pid_file), signal.SIGKILL)
+    await until(partial(_is_down, run), RETURN_LIMIT_S)
     starting = await asyncio.create_subprocess_exec(
         *shlex.split(options.restart), stdout=asyncio.subprocess.DEVNULL
     )
@@ -264,6 +265,10 @@ async def _is_up(run: Run) -> bool:
         return (await run.client.call("GET", f"{run.urls[0]}/health")).ok
     except CallFailed:
         return False
+
+
+async def _is_down(run: Run) -> bool:
+    return not await _is_up(run)
 
 
 async def _is_unlisted(run: Run, plane: SmallControlPlane) -> bool:
