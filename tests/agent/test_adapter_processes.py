@@ -130,6 +130,9 @@ async def test_an_adapter_outlives_its_engine_its_control_plane_and_its_agent(
     )
     assert plane.reports[-1].replicas[0].adapters == (sql.served_name,)
     await until(lambda: {u.adapter for u in plane.usage.values()} == {"", sql.served_name})
+    state = (await plane.ask(agent.admin, "/agent/v1/state")).json()
+    assert state["adapters"]["used_bytes"] == sum(file.size_bytes for file in sql.files)
+    assert state["replicas"][0]["adapter_states"][0]["state"] == "loaded"
     await plane.stop()
     await engine.kill()
     await engine.start(client)

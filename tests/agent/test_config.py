@@ -185,7 +185,20 @@ def test_an_agents_options(tmp_path, monkeypatch):
     )
     assert (role.adopt, role.advertise_host) == (True, "h")
     assert role.simulated_gpus == SimulatedGpus(4, "H100", 80 * 10**9)
+    assert role.adapter_dir == (role.state_dir / "adapters").absolute()
+    assert role.adapter_cache_bytes == 50 * 10**9
     assert "once" not in repr(config)
+
+
+def test_adapters_may_be_kept_elsewhere_and_less_of_them():
+    role = agent_config([*CONTROLLED, "--adapter-dir", "/srv/a", "--adapter-cache", "2GiB"]).role
+    assert (str(role.adapter_dir), role.adapter_cache_bytes) == ("/srv/a", 2 * 2**30)
+
+
+def test_a_cache_size_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        agent_config([*CONTROLLED, "--adapter-cache", "much"])
+    assert "expected a size, as 50GB" in capsys.readouterr().err
 
 
 def test_the_token_may_come_from_the_environment_and_its_file_may_be_gone(tmp_path, monkeypatch):

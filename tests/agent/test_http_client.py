@@ -152,6 +152,50 @@ async def test_a_server_that_stalls_costs_no_more_than_the_deadline(client, says
             await client.call("GET", server.url, timeout_s=0.05)
 
 
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+    ],
+)
+async def test_a_download_is_handed_on_piece_by_piece(client, says):
+    taken, answer = await downloaded(client, says)
+    assert (taken, answer.status, answer.body) == (b"hello", 200, b"")
+
+
+async def test_a_download_that_is_refused_hands_on_nothing(client):
+    says = b"HTTP/1.1 404 X\r\ncontent-length: 4\r\n\r\ngone"
+    taken, answer = await downloaded(client, says)
+    assert (taken, answer.status, answer.body) == (b"", 404, b"gone")
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", "broke off"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n" + b"x" * 99, "larger than 10"),
+        (b"nonsense", "not HTTP"),
+    ],
+)
+async def test_a_download_that_breaks_says_how(client, says, why):
+    with pytest.raises(CallFailed, match=why):
+        await downloaded(client, says)
+
+
+async def downloaded(client, says):
+    pieces = []
+
+    async def take(piece):
+        pieces.append(piece)
+
+    async with RawServer(says) as server:
+        answer = await client.download(
+            server.url, headers={}, take=take, limit_bytes=10, stall_s=5.0
+        )
+    return b"".join(pieces), answer
+
+
 async def test_nobody_listening_is_told_apart(client, unused_tcp_port):
     with pytest.raises(ConnectionRefused, match="connection refused"):
         await client.call("GET", f"http://127.0.0.1:{unused_tcp_port}")
