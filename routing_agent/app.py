@@ -100,6 +100,7 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
         admin = AdminPort(gate, parts.fleet, parts.metrics, proxy, life.receiver, life.state)
         admin.records = parts.keep_records(proxy)
         admin.records.pass_on_to(life.keep_record)
+        proxy.on_pair = life.keep_pair
         admin.obey = life.obey if life.engines is not None else None
         life.receiver.start_from_disk()
         identity = life.kept_identity()

@@ -45,6 +45,7 @@ from routing_agent.wire import (
     RegisterRequest,
     RequestRecord,
     RoutingTable,
+    ShadowPair,
 )
 
 log = structlog.get_logger()
@@ -77,7 +78,8 @@ class ManagedLife:
     clock: ControlClock = field(init=False)
     receiver: Receiver = field(init=False)
     _spool: UsageSpool = field(init=False)
-    _records: RecordSpool = field(init=False)
+    _records: RecordSpool[RequestRecord] = field(init=False)
+    _pairs: RecordSpool[ShadowPair] = field(init=False)
     on_page: Callable[[Endpoint, str], None] | None = None  # takes what is scraped
     _gpus: GpuReader = field(init=False)
     _node: NodeFacts = field(init=False)
@@ -96,7 +98,8 @@ class ManagedLife:
             lambda table: self.parts.apply(table, self.clock.now()),
         )
         self._spool = UsageSpool(folder / "usage.jsonl")
-        self._records = RecordSpool(folder / "requests.jsonl")
+        self._records = RecordSpool(folder / "requests.jsonl", RequestRecord)
+        self._pairs = RecordSpool(folder / "shadow-pairs.jsonl", ShadowPair)
         readings = SimulatedReadings(self.role.name) if self.role.simulated_gpus else None
         self.on_page = readings.note_page if readings else None
         self._gpus = GpuReader(self.role.simulated_gpus, readings)
@@ -114,6 +117,7 @@ class ManagedLife:
     ) -> None:
         self._spool.close()
         self._records.close()
+        self._pairs.close()
         self._gpus.close()
         os.close(self._lock)
 
@@ -171,6 +175,7 @@ class ManagedLife:
             node=lambda: self._node,
             traffic=traffic,
             records=self._records,
+            pairs=self._pairs,
             engines=self._engine_reports,
         )
         reporter = self._reporter = Reporter(link, sources, self.parts.chance)
@@ -195,6 +200,10 @@ class ManagedLife:
     def keep_record(self, record: RequestRecord) -> None:
         """Keep the life of a request until the control plane has it."""
         self._records.add(record)
+
+    def keep_pair(self, pair: ShadowPair) -> None:
+        """Keep two compared answers until the control plane has them."""
+        self._pairs.add(pair)
 
     async def say_goodbye(self) -> None:
         """Send a last report, so that nothing counted waits for the next start."""
@@ -266,6 +275,8 @@ class ManagedLife:
             "usage_dropped": self._spool.dropped,
             "records_pending": self._records.pending,
             "records_dropped": self._records.dropped,
+            "shadow_pairs_pending": self._pairs.pending,
+            "shadow_pairs_dropped": self._pairs.dropped,
             "engines": self._engine_reports(),
             "adapters": self._adapters(),
         }

@@ -13,12 +13,13 @@ import asyncio
 import os
 from collections import deque
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 import structlog
 
 from routing_agent.control.files import OWNER_ONLY
-from routing_agent.wire import RequestRecord
+from routing_agent.wire import RequestRecord, ShadowPair
 
 log = structlog.get_logger()
 
@@ -26,6 +27,9 @@ LIMIT_BYTES = 32 * 1024 * 1024  # about 20,000 records
 BUFFER_BYTES = 1024 * 1024  # kept in memory while the disk takes nothing
 WRITE_DELAY_S = 0.25
 BATCH = 100
+
+
+Spooled = TypeVar("Spooled", RequestRecord, ShadowPair)
 
 
 class _Numbered(msgspec.Struct):
@@ -60,10 +64,11 @@ class _Segment:
         self.file.close()
 
 
-class RecordSpool:
-    """Numbers, keeps and hands out records of requests. For one event loop."""
+class RecordSpool(Generic[Spooled]):
+    """Numbers, keeps and hands out records of one kind. For one event loop."""
 
-    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, path: Path, kind: type[Spooled], *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._kind: type[Spooled] = kind
         self._half_bytes = limit_bytes // 2
         self._older = _Segment(path.with_name(f"{path.stem}.older{path.suffix}"))
         self._newer = _Segment(path)
@@ -79,7 +84,7 @@ class RecordSpool:
         """How many records wait for an acknowledgement."""
         return self._older.count + self._newer.count + self._buffered
 
-    def add(self, record: RequestRecord) -> None:
+    def add(self, record: Spooled) -> None:
         """Number a record and write it within a quarter of a second."""
         if len(self._buffer) > BUFFER_BYTES:
             self._note_dropped(1, "the disk takes nothing")
@@ -92,11 +97,11 @@ class RecordSpool:
             loop = asyncio.get_running_loop()
             self._writing = loop.call_later(WRITE_DELAY_S, self._write)
 
-    def take(self, limit: int = BATCH) -> tuple[RequestRecord, ...]:
+    def take(self, limit: int = BATCH) -> tuple[Spooled, ...]:
         """Give the oldest records that are not acknowledged."""
         self._write()
         self._sent.clear()
-        records: list[RequestRecord] = []
+        records: list[Spooled] = []
         for segment in (self._older, self._newer):
             records += self._read(segment, limit - len(records))
         return tuple(records)
@@ -122,9 +127,9 @@ class RecordSpool:
         self._older.close()
         self._newer.close()
 
-    def _read(self, segment: _Segment, limit: int) -> list[RequestRecord]:
+    def _read(self, segment: _Segment, limit: int) -> list[Spooled]:
         """Read up to `limit` records; a line that cannot be read is passed over for good."""
-        records: list[RequestRecord] = []
+        records: list[Spooled] = []
         offset = segment.start
         kept = b""
         while len(records) < limit and (more := segment.read(offset + len(kept), 64 * 1024)):
@@ -132,7 +137,7 @@ class RecordSpool:
             while len(records) < limit and (end := kept.find(b"\n") + 1):
                 line, kept = kept[:end], kept[end:]
                 offset += end
-                record = _record(line)
+                record = _record(line, self._kind)
                 if record is not None:
                     records.append(record)
                     self._sent.append((record.number, segment, offset))
@@ -190,9 +195,9 @@ def _number(line: bytes) -> int:
         return 0  # told when it is read
 
 
-def _record(line: bytes) -> RequestRecord | None:
+def _record(line: bytes, kind: type[Spooled]) -> Spooled | None:
     try:
-        return msgspec.json.decode(line, type=RequestRecord)
+        return msgspec.json.decode(line, type=kind)
     except msgspec.MsgspecError as error:
         log.error("record_unreadable", error=str(error))
         return None

@@ -22,8 +22,8 @@ from routing_agent.control.clock import ControlClock
 from routing_agent.control.identity import Identity, error_text
 from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.receiver import Receiver
-from routing_agent.control.record_spool import BATCH as RECORD_BATCH
 from routing_agent.control.record_spool import RecordSpool
+from routing_agent.control.shipment import Shipment
 from routing_agent.control.signatures import SignatureRefused, Verifier
 from routing_agent.control.spool import BATCH, UsageSpool
 from routing_agent.control.traffic import TrafficPort
@@ -39,6 +39,7 @@ TABLE_PATH = "/api/v1/agent/table"
 CALL_LIMIT_S = 5.0
 JITTER_RATIO = 0.1
 USAGE_PAUSE_S = 60.0  # at most, between usage or other records that are not acknowledged
+PAIRS_BATCH = 25  # 24 KB each where prompts are kept
 COVERS_AT_MOST_S = 3600.0  # the control plane keeps no finer figures of what is older
 HURRY_S = 0.1  # pause before a report that should not wait: backlog, or news of a new table
 
@@ -65,7 +66,8 @@ class Sources:
     numbers: ReportNumbers
     node: Callable[[], wire.NodeFacts]
     traffic: TrafficPort
-    records: RecordSpool | None = None  # lives of requests
+    records: RecordSpool[wire.RequestRecord] | None = None  # lives of requests
+    pairs: RecordSpool[wire.ShadowPair] | None = None  # compared answers
     engines: Callable[[], tuple[wire.EngineProcess, ...]] = tuple
 
 
@@ -86,12 +88,14 @@ class Reporter:
     _hurry: bool = False
     _usage_pause_s: float = 0.0
     _usage_again_at: float = 0.0  # monotonic
-    _records_pause_s: float = 0.0
-    _records_again_at: float = 0.0  # monotonic
+    _records: Shipment[wire.RequestRecord] = field(init=False)
+    _pairs: Shipment[wire.ShadowPair] = field(init=False)
 
     def __post_init__(self) -> None:
         self._interval_s = self.link.identity.report_interval_s
         self._taken_at = self._started_mono
+        self._records = Shipment(self.sources.records)
+        self._pairs = Shipment(self.sources.pairs, batch=PAIRS_BATCH)
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -119,7 +123,7 @@ class Reporter:
         self._note_success()
         self._interval_s = reply.report_interval_s
         await self._book_usage(report, reply.usage_acknowledged)
-        self._book_records(report, reply.records_acknowledged)
+        self._book_records(report, reply)
         await self._follow(reply)
         return True
 
@@ -166,14 +170,9 @@ class Reporter:
             pools=pools,
             tenants=tenants,
             usage=usage,
-            records=self._records(),
+            records=self._records.take(self._taken_at),
+            shadow_pairs=self._pairs.take(self._taken_at),
         )
-
-    def _records(self) -> tuple[wire.RequestRecord, ...]:
-        spool = self.sources.records
-        if spool is None or time.monotonic() < self._records_again_at:
-            return ()
-        return spool.take()
 
     def _with_fresh_state(self, report: wire.Report) -> wire.Report:
         now = time.monotonic()
@@ -243,18 +242,24 @@ class Reporter:
             self._usage_pause_s = min(longer_s, USAGE_PAUSE_S)
         self._usage_again_at = time.monotonic() + self._usage_pause_s
 
-    def _book_records(self, report: wire.Report, acknowledged: int) -> None:
+    def _book_records(self, report: wire.Report, reply: wire.ReportReply) -> None:
         """Forget what is stored, and send less often what an older control plane does not take."""
-        spool = self.sources.records
-        if spool is None or not report.records:
-            return
-        if spool.acknowledge(acknowledged):
-            self._records_pause_s = 0.0
-            self._hurry = self._hurry or len(report.records) >= RECORD_BATCH
-        else:
-            longer_s = 2 * max(self._records_pause_s, self._interval_s)
-            self._records_pause_s = min(longer_s, USAGE_PAUSE_S)
-        self._records_again_at = time.monotonic() + self._records_pause_s
+        now = time.monotonic()
+        more = (
+            self._records.book(
+                len(report.records),
+                reply.records_acknowledged,
+                interval_s=self._interval_s,
+                now=now,
+            ),
+            self._pairs.book(
+                len(report.shadow_pairs),
+                reply.shadow_pairs_acknowledged,
+                interval_s=self._interval_s,
+                now=now,
+            ),
+        )
+        self._hurry = self._hurry or any(more)
 
     async def _follow(self, reply: wire.ReportReply) -> None:
         trusted = self.link.identity.lineage

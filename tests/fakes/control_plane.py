@@ -45,6 +45,7 @@ class FakeControlPlane:
     usage: dict[int, wire.UsageRecord] = field(default_factory=dict)
     records: dict[str, wire.RequestRecord] = field(default_factory=dict)  # by uid
     takes_records: bool = True
+    pairs: dict[str, wire.ShadowPair] = field(default_factory=dict)  # by uid
     limits: dict[str, wire.TenantLimits] = field(default_factory=dict)  # to be shared out
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     lease_calls: list[wire.LeaseRequest] = field(default_factory=list)
@@ -159,6 +160,7 @@ class FakeControlPlane:
         self.usage |= {record.number: record for record in report.usage}
         self.records |= {r.uid: r for r in report.records if self.takes_records}
         numbers = [r.number for r in report.records if self.takes_records]
+        self.pairs |= {p.uid: p for p in report.shadow_pairs}
         if self.lose_answers:
             self.lose_answers -= 1
             return error_answer(502, "lost", "the answer is lost")
@@ -172,6 +174,7 @@ class FakeControlPlane:
                 if acknowledged is None
                 else acknowledged,
                 records_acknowledged=max(numbers, default=0),
+                shadow_pairs_acknowledged=max((p.number for p in report.shadow_pairs), default=0),
                 report_interval_s=self.report_interval_s,
             )
         )

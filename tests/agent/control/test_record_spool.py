@@ -29,7 +29,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def spool(path):
-    spool = RecordSpool(path)
+    spool = RecordSpool(path, RequestRecord)
     yield spool
     spool.close()
 
@@ -50,7 +50,7 @@ async def test_what_was_not_acknowledged_comes_back_after_a_restart(spool, path)
     for name in "abc":
         spool.add(record(name))
     spool.close()
-    restarted = RecordSpool(path)
+    restarted = RecordSpool(path, RequestRecord)
     restarted.add(record("d"))
     assert [(r.uid, r.number) for r in restarted.take()] == [
         ("a", 1),
@@ -68,7 +68,7 @@ async def test_records_reach_the_disk_by_themselves(spool, path):
 
 
 async def test_a_full_spool_drops_the_oldest_and_counts_them(path):
-    spool = RecordSpool(path, limit_bytes=4000)
+    spool = RecordSpool(path, RequestRecord, limit_bytes=4000)
     for i in range(200):
         spool.add(record(str(i)))
         spool._write()
@@ -81,7 +81,7 @@ async def test_a_full_spool_drops_the_oldest_and_counts_them(path):
 
 
 async def test_dropping_meets_a_batch_under_way(path):
-    spool = RecordSpool(path, limit_bytes=2000)
+    spool = RecordSpool(path, RequestRecord, limit_bytes=2000)
     for i in range(10):
         spool.add(record(str(i)))
         spool._write()
@@ -101,7 +101,7 @@ async def test_half_a_line_and_unreadable_lines_are_passed_over(spool, path):
     spool.close()
     with path.open("ab") as file:
         file.write(b'{"number":"?"}\n{"number":9,"uid"')
-    restarted = RecordSpool(path)
+    restarted = RecordSpool(path, RequestRecord)
     restarted.add(record("b"))
     assert uids(restarted.take()) == ["a", "b"]
     restarted.acknowledge(restarted.last_number)
@@ -141,7 +141,7 @@ async def test_a_long_backlog_goes_out_in_batches(spool):
 @given(st.lists(st.sampled_from(["add", "take", "acknowledge", "restart"]), max_size=40))
 async def test_no_record_is_lost_or_out_of_order_whatever_happens(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("spool") / "requests.jsonl"
-    spool, added, stored, handed = RecordSpool(path), 0, {}, ()
+    spool, added, stored, handed = RecordSpool(path, RequestRecord), 0, {}, ()
     for step in [*steps, "take", "acknowledge"]:
         match step:
             case "add":
@@ -155,7 +155,7 @@ async def test_no_record_is_lost_or_out_of_order_whatever_happens(tmp_path_facto
                 handed = ()
             case "restart":
                 spool.close()
-                spool, handed = RecordSpool(path), ()
+                spool, handed = RecordSpool(path, RequestRecord), ()
     while handed := spool.take(3):
         stored |= dict.fromkeys(uids(handed))
         spool.acknowledge(handed[-1].number)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from routing_agent.control import reporter as reporter_module
 from routing_agent.control.record_spool import RecordSpool
-from routing_agent.wire import RequestRecord
+from routing_agent.control.reporter import Reporter
+from routing_agent.wire import RequestRecord, ShadowAnswer, ShadowPair
 from tests.agent.control.test_reporter import Rig
 from tests.agent.waiting import until
 from tests.fakes.control_plane import FakeControlPlane
@@ -17,19 +19,25 @@ class RecordRig(Rig):
 
     def start(self):
         super().start()
-        self.records = RecordSpool(self.folder / "requests.jsonl")
-        sources = self.reporter.sources
-        self.reporter.sources = type(sources)(
-            **{name: getattr(sources, name) for name in sources.__dataclass_fields__}
-            | {"records": self.records}
-        )
+        self.records = RecordSpool(self.folder / "requests.jsonl", RequestRecord)
+        self.pairs = RecordSpool(self.folder / "pairs.jsonl", ShadowPair)
+        before = self.reporter
+        sources = replace(before.sources, records=self.records, pairs=self.pairs)
+        self.reporter = Reporter(before.link, sources, before.chance)
 
     def keep(self, *uids: str) -> None:
         for uid in uids:
             self.records.add(RequestRecord(uid=uid, request_id=f"id-{uid}", received_at=1.0))
 
+    def compare(self, uid: str) -> None:
+        answer = ShadowAnswer(status=200, text="hi")
+        self.pairs.add(
+            ShadowPair(uid=uid, request_id=f"id-{uid}", at=1.0, primary=answer, shadow=answer)
+        )
+
     async def stop(self):
         self.records.close()
+        self.pairs.close()
         await super().stop()
 
 
@@ -70,6 +78,7 @@ async def test_records_of_an_outage_and_a_restart_arrive_afterwards(rig, control
     rig.keep("a", "b")
     assert not await rig.reporter.report()
     rig.records.close()
+    rig.pairs.close()
     rig.spool.close()
     rig.start()  # a new process over the same folder
     rig.keep("c")
@@ -97,8 +106,16 @@ async def test_a_control_plane_that_takes_none_is_asked_ever_less_often(rig, con
     assert set(control_plane.records) == {"a"}
 
 
-async def test_a_long_backlog_is_sent_in_quick_batches(rig, control_plane, monkeypatch):
-    monkeypatch.setattr(reporter_module, "RECORD_BATCH", 100)
+async def test_compared_answers_are_reported_until_they_are_stored(rig, control_plane):
+    control_plane.lose_answers = 1
+    rig.compare("a")
+    assert not await rig.reporter.report()
+    assert await rig.reporter.report()
+    assert [p.uid for p in control_plane.pairs.values()] == ["a"]
+    assert rig.pairs.pending == 0
+
+
+async def test_a_long_backlog_is_sent_in_quick_batches(rig, control_plane):
     rig.keep(*map(str, range(250)))
     await rig.reporter.report()
     assert rig.reporter._hurry
