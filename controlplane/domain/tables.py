@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -30,6 +30,16 @@ class ModelRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowRow:
+    """Where copies of a pool's requests go, as the database has it."""
+
+    pool: str
+    ratio: float
+    at_once: int
+    keep: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
     """A pool as the database has it, with what its version says."""
 
@@ -42,6 +52,7 @@ class PoolRow:
     context_tokens: int | None = None
     start_wait_s: float = 0.0
     may_grow_to: int = 0
+    shadow: ShadowRow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +273,7 @@ def _pools(
             settings=settings,
             start_wait_s=row.start_wait_s,
             may_grow_to=row.may_grow_to,
+            shadow=_shadow(row, left_out),
             endpoints=_each(
                 by_pool.get(row.slug, ()),
                 "replica",
@@ -272,7 +284,32 @@ def _pools(
         )
 
     pools = _each(snapshot.pools, "pool", lambda r: r.slug, build, left_out)
-    return _without_dangling_fallbacks(pools, left_out)
+    return _without_dangling_shadows(_without_dangling_fallbacks(pools, left_out), left_out)
+
+
+def _shadow(row: PoolRow, left_out: list[LeftOut]) -> wire.Shadow | None:
+    """Give a pool's shadow; one that makes no sense is left out, the pool stays."""
+    if row.shadow is None:
+        return None
+    try:
+        return msgspec.convert(asdict(row.shadow), wire.Shadow)
+    except msgspec.ValidationError as error:
+        left_out.append(LeftOut(object=f"shadow of pool {row.slug}", problem=str(error)))
+        return None
+
+
+def _without_dangling_shadows(
+    pools: tuple[wire.Pool, ...], left_out: list[LeftOut]
+) -> tuple[wire.Pool, ...]:
+    names = {pool.name for pool in pools}
+    sound = []
+    for pool in pools:
+        if pool.shadow is not None and pool.shadow.pool not in names - {pool.name}:
+            problem = f"pool {pool.shadow.pool!r} is not in the table"
+            left_out.append(LeftOut(object=f"shadow of pool {pool.name}", problem=problem))
+            pool = msgspec.structs.replace(pool, shadow=None)
+        sound.append(pool)
+    return tuple(sound)
 
 
 def _settings(row: PoolRow) -> tuple[wire.PoolSettings, tuple[str, ...]]:

@@ -128,6 +128,25 @@ class TrafficSplit(models.Model):
         ]
 
 
+class Shadow(models.Model):
+    """Copies of a pool's requests go to another pool of the model; nobody gets its answers."""
+
+    class Keep(models.TextChoices):
+        FIGURES = "figures", "Figures only"
+        ANSWERS = "answers", "Figures and both answers"
+        PROMPTS = "prompts", "Figures, both answers and the request"
+
+    pool = models.OneToOneField(Pool, on_delete=models.CASCADE, related_name="shadow")
+    shadow_pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="shadow_of")
+    ratio = models.FloatField(default=0.1)  # of requests, 0 to 1
+    at_once = models.PositiveSmallIntegerField(default=4)  # under way, through each agent
+    keep = models.CharField(max_length=8, choices=Keep.choices, default=Keep.FIGURES)
+    version = models.PositiveIntegerField(default=1)  # optimistic locking
+
+    class Meta:
+        ordering = ["pool__slug"]
+
+
 class Replica(models.Model):
     """One engine process with its GPUs, and where it is in its life."""
 

@@ -12,7 +12,15 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.placement import Plan, Seat, Wish, place
 from controlplane.domain.pool_settings import resolved_as_far_as_possible
 from controlplane.domain.replica_states import State
-from controlplane.fleet.models import AdapterPlacement, Agent, Node, Pool, Replica, TrafficSplit
+from controlplane.fleet.models import (
+    AdapterPlacement,
+    Agent,
+    Node,
+    Pool,
+    Replica,
+    Shadow,
+    TrafficSplit,
+)
 from controlplane.telemetry.topology import Topology
 
 STARTING = (State.PENDING, State.LOADING, State.WARMING, State.WAKING)
@@ -77,6 +85,21 @@ def node(name: str) -> Node:
 def agents() -> QuerySet[Agent]:
     """Give registered agents with their nodes."""
     return Agent.objects.select_related("node")
+
+
+def cards(pool: Pool) -> frozenset[tuple[str, int]]:
+    """Give the cards and MIG slices that a pool's replicas hold: node and index."""
+    held = Replica.objects.filter(pool=pool, node__isnull=False)
+    held = held.exclude(state__in=[State.STOPPED, State.FAILED])
+    rows = held.values_list("node__name", "gpu_indices")
+    return frozenset((node, int(index)) for node, indices in rows for index in indices)
+
+
+def shadows() -> QuerySet[Shadow]:
+    """Give which pools are copied where."""
+    return Shadow.objects.select_related(
+        "pool__model_version__model", "shadow_pool__model_version__model"
+    )
 
 
 def splits(*, model: str | None = None) -> QuerySet[TrafficSplit]:

@@ -13,14 +13,13 @@ from controlplane.domain.analysis import Analysis
 from controlplane.domain.errors import Invalid, NotFound
 from controlplane.domain.replica_states import State
 from controlplane.domain.rollouts import PoolFacts
+from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Pool, Replica, TrafficSplit
 from controlplane.reliability.selectors import budget_freeze
 from controlplane.rollouts.measuring import Measured, measure, measure_between
 from controlplane.rollouts.models import AnalysisRun, Rollout, RolloutStep
 from controlplane.routing import selectors as routing
 from controlplane.telemetry.snapshots import NoData
-
-GONE = (State.STOPPED, State.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +80,14 @@ def pool_facts(slug: str, field: str) -> PoolFacts:
     pool = Pool.objects.select_related("model_version__model").filter(slug=slug).first()
     if pool is None:
         raise Invalid(f"There is no pool {slug!r}.", code="unknown_reference", field=field)
-    live = list(Replica.objects.filter(pool=pool).exclude(state__in=GONE).select_related("node"))
     split = TrafficSplit.objects.filter(pool=pool, model=pool.model_version.model).first()
     return PoolFacts(
         slug=slug,
         model=pool.model_version.model.name,
         version=pool.model_version.name,
         weight=split.weight if split else 0.0,
-        ready=sum(1 for replica in live if replica.state == State.READY),
-        gpus=frozenset(
-            (replica.node.name, int(index))
-            for replica in live
-            if replica.node is not None
-            for index in replica.gpu_indices
-        ),
+        ready=Replica.objects.filter(pool=pool, state=State.READY).count(),
+        gpus=fleet.cards(pool),
     )
 
 

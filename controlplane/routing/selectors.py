@@ -24,9 +24,10 @@ from controlplane.domain.tables import (
     ModelRow,
     PoolRow,
     ReplicaRow,
+    ShadowRow,
     SplitRow,
 )
-from controlplane.fleet.models import Agent, Pool, Replica, TrafficSplit
+from controlplane.fleet.models import Agent, Pool, Replica, Shadow, TrafficSplit
 from controlplane.fleet.selectors import adapters_wanted
 from controlplane.routing.models import Publication, RoutingEpoch
 from controlplane.telemetry.figures import Mark
@@ -194,7 +195,9 @@ def _adapter_row(version: AdapterVersion) -> AdapterRow:
 
 
 def _pools() -> QuerySet[Pool]:
-    return Pool.objects.select_related("model_version__model", "fallback_pool")
+    return Pool.objects.select_related(
+        "model_version__model", "fallback_pool", "shadow__shadow_pool"
+    )
 
 
 def _replicas() -> QuerySet[Replica]:
@@ -217,7 +220,15 @@ def _pool_row(pool: Pool) -> PoolRow:
         context_tokens=pool.model_version.context_tokens,
         start_wait_s=pool.start_wait_s,
         may_grow_to=pool.may_grow_to,
+        shadow=_shadow_row(pool),
     )
+
+
+def _shadow_row(pool: Pool) -> ShadowRow | None:
+    row: Shadow | None = getattr(pool, "shadow", None)
+    if row is None:
+        return None
+    return ShadowRow(pool=row.shadow_pool.slug, ratio=row.ratio, at_once=row.at_once, keep=row.keep)
 
 
 def _replica_row(replica: Replica, adapters: tuple[str, ...]) -> ReplicaRow:

@@ -21,6 +21,7 @@ from controlplane.fleet.services.replicas import (
     register_replica,
     update_replica,
 )
+from controlplane.fleet.services.shadows import remove_shadow, set_shadow
 from controlplane.fleet.services.splits import shift_weights
 
 __all__ = [
@@ -37,7 +38,9 @@ __all__ = [
     "promote_spare",
     "reconcile_adapters",
     "register_replica",
+    "remove_shadow",
     "restore_replica",
+    "set_shadow",
     "set_splits",
     "shift_weights",
     "update_node",

@@ -121,6 +121,12 @@ def delete_pool(
             f"Pool {slug!r} is the fallback of {', '.join(leaning)}: change those first.",
             code="in_use",
         )
+    shadowed = list(pool.shadow_of.values_list("pool__slug", flat=True))
+    if shadowed:
+        raise Conflict(
+            f"Pool {slug!r} is the shadow of {', '.join(shadowed)}: remove that first.",
+            code="in_use",
+        )
     pool.replicas.all().delete()
     pool.delete()
     record(
