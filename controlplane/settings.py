@@ -176,6 +176,11 @@ CELERY_BEAT_SCHEDULE = {
     },
     "adapters": {"task": "fleet.adapters", "schedule": 5.0, "options": {"expires": 5}},
     "retention": {"task": "audit.retention", "schedule": 3600.0, "options": {"expires": 3600}},
+    "shadow-pair-retention": {
+        "task": "rollouts.forget_pairs",
+        "schedule": 600.0,
+        "options": {"expires": 600},
+    },
     "request-retention": {
         "task": "usage.forget_requests",
         "schedule": 600.0,
@@ -307,6 +312,8 @@ AGENT_SILENT_AFTER_S = 10.0
 REDIS_TIMEOUT_S = 0.2
 REQUEST_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_REQUEST_RETENTION_DAYS", "7"))
 REQUEST_ROWS_LIMIT = int(os.environ.get("SIGNALBOX_REQUEST_ROWS", "200000"))
+SHADOW_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_SHADOW_RETENTION_DAYS", "7"))
+SHADOW_ROWS_LIMIT = int(os.environ.get("SIGNALBOX_SHADOW_ROWS", "50000"))
 MINUTE_ROLLUP_HOURS = int(os.environ.get("SIGNALBOX_MINUTE_ROLLUP_HOURS", "48"))
 HOUR_ROLLUP_DAYS = int(os.environ.get("SIGNALBOX_HOUR_ROLLUP_DAYS", "396"))  # 13 months
 SCALING_RETENTION_DAYS = int(os.environ.get("SIGNALBOX_SCALING_RETENTION_DAYS", "30"))

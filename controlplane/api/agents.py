@@ -26,6 +26,7 @@ from controlplane.api import errors
 from controlplane.catalog.selectors import stored_file
 from controlplane.catalog.uploads import folder_of
 from controlplane.domain.errors import Invalid, NotFound, ProblemError, Unauthorized
+from controlplane.rollouts import services as rollouts
 from controlplane.routing import services, signing
 from controlplane.tenants import services as tenants
 from controlplane.usage import services as usage
@@ -92,15 +93,23 @@ def report(request: HttpRequest) -> HttpResponse:
     """Book a heartbeat and say what is newest."""
     token = _token(request)
     told = _message(request, wire.Report)
-    acknowledged = records_acknowledged = 0
-    if told.usage or told.records:
+    acknowledged = records_acknowledged = pairs_acknowledged = 0
+    if told.usage or told.records or told.shadow_pairs:
         agent = services.authenticate(token)
         if told.usage:
             acknowledged = usage.book_usage(agent=agent, records=told.usage)
         if told.records:
             records_acknowledged = usage.book_records(agent=agent, records=told.records)
+        if told.shadow_pairs:
+            pairs_acknowledged = rollouts.book_pairs(told.shadow_pairs)
     reply = services.book_report(report=told, token=token, usage_acknowledged=acknowledged)
-    return _json(msgspec.structs.replace(reply, records_acknowledged=records_acknowledged))
+    return _json(
+        msgspec.structs.replace(
+            reply,
+            records_acknowledged=records_acknowledged,
+            shadow_pairs_acknowledged=pairs_acknowledged,
+        )
+    )
 
 
 @_endpoint("POST")

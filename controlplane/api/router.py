@@ -12,12 +12,14 @@ from controlplane.fleet.api import PoolViewSet
 from controlplane.fleet.api_adapters import AdapterViewSet
 from controlplane.fleet.api_nodes import AgentViewSet, NodeViewSet
 from controlplane.fleet.api_replicas import ReplicaViewSet
+from controlplane.fleet.api_shadows import ShadowViewSet
 from controlplane.planning.api import PlanViewSet
 from controlplane.reliability.api.alerts import AlertViewSet, SilenceViewSet
 from controlplane.reliability.api.diagnosis import DiagnosisViewSet
 from controlplane.reliability.api.slos import MaintenanceWindowViewSet, SloViewSet
 from controlplane.reliability.api.webhooks import WebhookDeliveryViewSet, WebhookViewSet
 from controlplane.rollouts.api import RolloutViewSet
+from controlplane.rollouts.api_pairs import ShadowPairViewSet
 from controlplane.routing.api import RoutingTableViewSet
 from controlplane.routing.api_explain import ExplainViewSet
 from controlplane.scaling.api import ScalingDecisionViewSet, ScalingPolicyViewSet
@@ -40,6 +42,8 @@ for prefix, viewset, basename in (
     ("model-versions", ModelVersionViewSet, "model-version"),
     ("rollouts", RolloutViewSet, "rollout"),
     ("adapters", AdapterViewSet, "adapter"),
+    ("shadows", ShadowViewSet, "shadow"),
+    ("shadow-pairs", ShadowPairViewSet, "shadow-pair"),
     ("tenants", TenantViewSet, "tenant"),
     ("quotas", QuotaViewSet, "quota"),
     ("api-keys", ApiKeyViewSet, "api-key"),

@@ -2,12 +2,13 @@
 
 from django.urls import path
 
-from controlplane.fleet.views import area, charts, nodes, pools, replicas
+from controlplane.fleet.views import area, charts, nodes, pools, replicas, shadows
 
 urlpatterns = [
     path("pools/", pools.PoolList.as_view(), name="pools"),
     path("pools/<slug:slug>/", pools.PoolPage.as_view(), name="pool"),
     path("pools/<slug:slug>/edit/", pools.PoolEdit.as_view(), name="pool-edit"),
+    path("pools/<slug:slug>/shadow/", shadows.ShadowEdit.as_view(), name="pool-shadow"),
     path("live/pools/<slug:slug>/<slug:chart>.json", charts.PoolChart.as_view(), name="pool-chart"),
     path("replicas/<slug:replica_id>/", replicas.ReplicaPage.as_view(), name="replica"),
     path("replicas/<slug:replica_id>/drain/", replicas.DrainReplica.as_view(), name="drain"),

@@ -6,7 +6,8 @@ import django_filters
 from django.db.models import QuerySet
 
 from controlplane.domain import rollouts
-from controlplane.rollouts.models import Rollout
+from controlplane.domain.shadow_pairs import OUTCOMES
+from controlplane.rollouts.models import Rollout, ShadowPair
 
 
 class RolloutFilter(django_filters.FilterSet):
@@ -22,3 +23,21 @@ class RolloutFilter(django_filters.FilterSet):
         """Find those that may still move weights, or those that may not."""
         running = {"phase__in": rollouts.RUNNING}
         return found.filter(**running) if value else found.exclude(**running)
+
+
+class ShadowPairFilter(django_filters.FilterSet):
+    """Which shadow pairs."""
+
+    request_id = django_filters.CharFilter(label="Request id", lookup_expr="startswith")
+    outcome = django_filters.ChoiceFilter(
+        label="Outcome", choices=[(o, o) for o in OUTCOMES], empty_label="any"
+    )
+    review = django_filters.ChoiceFilter(
+        label="Review", choices=ShadowPair.Review.choices, empty_label="any", null_label=None
+    )
+    pool = django_filters.CharFilter(label="Pool")
+    shadow_pool = django_filters.CharFilter(label="Shadow pool")
+
+    class Meta:
+        model = ShadowPair
+        fields = ["request_id", "outcome", "review", "pool", "shadow_pool"]

@@ -99,3 +99,39 @@ class AnalysisRun(models.Model):
 
     class Meta:
         ordering = ["-at", "-pk"]
+
+
+class ShadowPair(models.Model):
+    """Two versions' answers to one request, and what a person made of the shadow's."""
+
+    class Review(models.TextChoices):
+        GOOD = "good", "Good"
+        BAD = "bad", "Bad"
+
+    uid = models.CharField(max_length=32, unique=True)  # booked once, however often it is sent
+    request_id = models.CharField(max_length=128, db_index=True)
+    at = models.DateTimeField(db_index=True)
+    tenant = models.CharField(max_length=63, blank=True)
+    model = models.CharField(max_length=200, blank=True)
+    pool = models.CharField(max_length=63)
+    shadow_pool = models.CharField(max_length=63)
+    primary_version = models.CharField(max_length=100, blank=True)
+    shadow_version = models.CharField(max_length=100, blank=True)
+    path = models.CharField(max_length=100, blank=True)
+    stream = models.BooleanField(default=False)
+    outcome = models.CharField(max_length=10)  # same, differs, failed: of the shadow
+    first_difference = models.PositiveIntegerField(null=True, blank=True)  # in characters
+    primary = models.JSONField()  # of wire.ShadowAnswer
+    shadow = models.JSONField()
+    prompt = models.TextField(blank=True)  # only where its pool says so
+    review = models.CharField(max_length=4, blank=True, choices=Review.choices)
+    reviewed_by = models.CharField(max_length=150, blank=True)
+    reviewed_at = models.DateTimeField(null=True, blank=True)
+    note = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        ordering = ["-at", "-pk"]
+        indexes = [
+            models.Index(fields=["pool", "-at"], name="shadow_pairs_by_pool"),
+            models.Index(fields=["outcome", "-at"], name="shadow_pairs_by_outcome"),
+        ]

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from controlplane.domain import analysis, rollouts
 from controlplane.domain.analysis import Analysis
 from controlplane.domain.errors import Invalid, NotFound
 from controlplane.domain.replica_states import State
 from controlplane.domain.rollouts import PoolFacts
+from controlplane.domain.shadow_pairs import OUTCOMES
 from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Pool, Replica, TrafficSplit
 from controlplane.reliability.selectors import budget_freeze
 from controlplane.rollouts.measuring import Measured, measure, measure_between
-from controlplane.rollouts.models import AnalysisRun, Rollout, RolloutStep
+from controlplane.rollouts.models import AnalysisRun, Rollout, RolloutStep, ShadowPair
 from controlplane.routing import selectors as routing
 from controlplane.telemetry.snapshots import NoData
 
@@ -129,6 +130,29 @@ def judge(row: Rollout, step: RolloutStep, now: datetime) -> Judged:
     )
     sources = {f"canary: {canary.source}", f"stable: {stable.source}"}
     return Judged(analysis=found, source=", ".join(sorted(sources)))
+
+
+def pairs() -> QuerySet[ShadowPair]:
+    """Give compared answers, the newest first."""
+    return ShadowPair.objects.all()
+
+
+def pair(uid: str) -> ShadowPair:
+    """Give one pair, or raise NotFound."""
+    found = ShadowPair.objects.filter(uid=uid).first()
+    if found is None:
+        raise NotFound(f"There is no shadow pair {uid!r}: it never was, or retention removed it.")
+    return found
+
+
+def pair_counts(found: QuerySet[ShadowPair]) -> dict[str, int]:
+    """Count pairs by outcome and by review."""
+    names: dict[str, Q] = {outcome: Q(outcome=outcome) for outcome in OUTCOMES}
+    names |= {review: Q(review=review) for review in ShadowPair.Review.values}
+    counted = found.order_by().aggregate(
+        all=Count("pk"), **{name: Count("pk", filter=which) for name, which in names.items()}
+    )
+    return {name: int(n) for name, n in counted.items()}
 
 
 def _baseline(row: Rollout, step: RolloutStep, now: datetime) -> Measured | NoData:

@@ -37,7 +37,7 @@ def set_shadow(
     expected_version: int | None = None,
     **fields: Unpack[ShadowFields],
 ) -> Shadow:
-    """Copy a share of a pool's requests to another pool of the model; agents obey within seconds."""
+    """Copy a share of a pool's requests to another pool; agents obey within seconds."""
     owner = found(_pools(), "pool", slug=pool)
     target = found(_pools(), "pool", "shadow_pool", slug=shadow_pool)
     _check(owner, target, fields)

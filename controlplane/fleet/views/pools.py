@@ -77,6 +77,7 @@ class PoolPage(Page):
             "policy": pool_settings.resolved_as_far_as_possible(pool.settings)[0].policy,
             "gpus": rows.gpu_cells(shown, reports),
             "splits": selectors.splits().filter(pool=pool),
+            "shadow": selectors.shadows().filter(pool=pool).first(),
             "page_has_window": True,
         }
         if not getattr(self.request, "htmx", False):

@@ -7,14 +7,18 @@ from controlplane.rollouts.services.moves import (
     promote_rollout,
     resume_rollout,
 )
+from controlplane.rollouts.services.pairs import book_pairs, forget_pairs, review_pair
 from controlplane.rollouts.services.starting import roll_back, start_rollout
 
 __all__ = [
     "abort_rollout",
+    "book_pairs",
     "evaluate_all",
+    "forget_pairs",
     "pause_rollout",
     "promote_rollout",
     "resume_rollout",
+    "review_pair",
     "roll_back",
     "start_rollout",
 ]

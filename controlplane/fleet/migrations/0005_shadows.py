@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('fleet', '0003_adapters'),
+        ('fleet', '0004_replicas_that_agents_run'),
     ]
 
     operations = [
