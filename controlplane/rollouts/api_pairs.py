@@ -83,7 +83,7 @@ class ReviewInput(ChangeInput):
     """What a person makes of the shadow's answer."""
 
     review = serializers.ChoiceField(
-        choices=[*ShadowPair.Review.values, ""], allow_blank=True, help_text="Empty takes it back."
+        choices=ShadowPair.Review.choices, allow_blank=True, help_text="Empty takes it back."
     )
 
 
