@@ -1,0 +1,257 @@
+"""The stage of the story: engines of its own, an operator's hands, clients, an engine's word."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+from stack import ports
+
+from tests.e2e.stack import Stack, eventually
+
+FIRST_ENGINE = 50  # the engines above are nobody else's
+REASON = "the story"
+
+
+class Engine:
+    """One simulated engine and what it says of itself."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+
+    def says(self, metric: str) -> float:
+        """Give a metric of its own, summed over its series."""
+        page = httpx.get(f"{self.url}/metrics").text
+        found = re.findall(rf"^{re.escape(metric)}(?:{{[^}}]*}})? ([\d.e+-]+)$", page, re.MULTILINE)
+        return sum(map(float, found))
+
+    @property
+    def finished(self) -> int:
+        """Give how many requests it has finished."""
+        return int(self.says("vllm:request_success_total"))
+
+    @property
+    def adapters(self) -> set[str]:
+        """Give the names of the adapters it lists."""
+        listed = httpx.get(f"{self.url}/v1/models").json()["data"]
+        return {m["id"] for m in listed if m.get("parent")}
+
+    def plant(self, **switches: Any) -> None:
+        """Switch faults on; `None` switches one off."""
+        answer = httpx.post(f"{self.url}/simulate/faults", json=switches)
+        assert answer.status_code == 200, answer.text
+
+
+class Operator:
+    """Somebody with the API: every write says its reason, and a refusal fails the test."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+
+    def get(self, path: str) -> Any:
+        """Read a thing."""
+        answer = self.client.get(f"/api/v1/{path}")
+        assert answer.status_code == 200, f"{path}: {answer.text}"
+        return answer.json()
+
+    def send(self, method: str, path: str, *, wanted: int, **fields: Any) -> Any:
+        """Write a thing; `wanted` is the status that must come."""
+        answer = self.client.request(method, f"/api/v1/{path}", json={"reason": REASON} | fields)
+        assert answer.status_code == wanted, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def make(self, path: str, **fields: Any) -> Any:
+        """Create a thing."""
+        return self.send("POST", path, wanted=201, **fields)
+
+    def act(self, path: str, **fields: Any) -> Any:
+        """Do something to a thing."""
+        return self.send("POST", path, wanted=200, **fields)
+
+    def change(self, path: str, **fields: Any) -> Any:
+        """Change a thing and wait until every agent obeys."""
+        made = self.send("PATCH", path, wanted=200, **fields)
+        self.observed(made)
+        return made
+
+    def observed(self, made: Any) -> None:
+        """Wait until every agent obeys a change."""
+        revision = made["change"]["fleet_revision"]
+        path = f"routing-tables/observed/?revision={revision}"
+        eventually(lambda: self.get(path)["complete"])
+
+    def replica_is(self, public_id: str, state: str) -> bool:
+        """Say whether a replica is in this state."""
+        return bool(self.get(f"replicas/{public_id}/")["state"] == state)
+
+
+class Scene:
+    """The story's own corner of a running product."""
+
+    def __init__(self, stack: Stack, operator: Operator, cleanup: ExitStack) -> None:
+        self.stack = stack
+        self.operator = operator
+        self._cleanup = cleanup
+        self._numbers = count(FIRST_ENGINE)
+
+    def engine(self, model: str, *options: str) -> Engine:
+        """Start a simulated engine; it is gone at the end."""
+        port = next(p for p in map(self.stack.ports.engine, self._numbers) if ports.is_free(p))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "routing_agent", "simulate-engine"]
+            + ["--port", str(port), "--model", model, *options],
+            cwd=self.stack.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._cleanup.callback(process.wait, 20)
+        self._cleanup.callback(process.kill)
+        engine = Engine(process, port)
+        eventually(lambda: httpx.get(f"{engine.url}/health").status_code == 200)
+        return engine
+
+    def pool(self, slug: str, model: str, version: str, **fields: Any) -> None:
+        """Make a version of a model and a pool for it."""
+        self.operator.make("model-versions/", model=model, name=version)
+        made = {"slug": slug, "model": model, "model_version": version, "overload_policy": "queue"}
+        self.operator.make("pools/", **(made | fields))
+
+    def serve(self, pool: str, model: str, *options: str, **fields: Any) -> Engine:
+        """Start an engine, register it, and wait until it is ready."""
+        engine = self.engine(model, *options)
+        made = self.operator.make(
+            "replicas/", pool=pool, url=engine.url, served_model=model, node="node-1", **fields
+        )
+        eventually(partial(self.operator.replica_is, made["id"], "ready"))
+        return engine
+
+    def tenant(self, slug: str, **limits: Any) -> str:
+        """Make a tenant and give a key of its."""
+        self.operator.make("tenants/", slug=slug, name=slug.title(), **limits)
+        key = self.operator.make("api-keys/", tenant=slug, name="story")
+        self.operator.observed(key)
+        return str(key["plaintext"])
+
+    def client(self, key: str, agent: int = 1) -> Client:
+        """Give a client of an agent."""
+        return Client(f"http://127.0.0.1:{self.stack.ports.traffic(agent)}", key)
+
+
+class Client:
+    """Somebody with a tenant's key."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url = url
+        self._headers = {"authorization": f"Bearer {key}"}
+
+    def ask(self, model: str, *, session: str = "", **fields: Any) -> httpx.Response:
+        """Ask for a short answer."""
+        body = {
+            "model": model,
+            "max_tokens": 8,
+            "messages": [{"role": "user", "content": "Tell a story."}],
+        } | fields
+        headers = self._headers | ({"x-session-id": session} if session else {})
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+
+    def models(self) -> list[str]:
+        """List what this key may call."""
+        answer = httpx.get(f"{self.url}/v1/models", headers=self._headers)
+        return [m["id"] for m in answer.json()["data"]]
+
+    def ask_at_once(self, how_many: int, model: str, **fields: Any) -> Counter[int]:
+        """Ask so many times at once; gives the statuses."""
+        with ThreadPoolExecutor(how_many) as threads:
+            asked = [threads.submit(self.ask, model, **fields) for _ in range(how_many)]
+            return Counter(a.result().status_code for a in asked)
+
+
+class Load:
+    """Clients that stream one answer after the other, each in sessions of its own; a context."""
+
+    def __init__(self, client: Client, model: str, *, clients: int, **fields: Any) -> None:
+        self.finished = 0
+        self.failures: list[str] = []
+        self.versions: Counter[str] = Counter()
+        self._ask: Callable[[str], httpx.Response] = lambda session: client.ask(
+            model, session=session, stream=True, ignore_eos=True, **fields
+        )
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._one, args=(n,)) for n in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _one(self, number: int) -> None:
+        for turn in count():
+            if self._stopping.is_set():
+                return
+            try:
+                answer = self._ask(f"{number}-{turn}")
+            except httpx.HTTPError as problem:
+                self.failures.append(repr(problem))
+                continue
+            if answer.status_code == 200 and answer.text.rstrip().endswith("data: [DONE]"):
+                self.finished += 1
+                self.versions[answer.headers["x-signalbox-version"]] += 1
+            else:
+                self.failures.append(f"{answer.status_code} {answer.text[-300:]}")
+
+
+@contextmanager
+def scene_of(stack: Stack) -> Iterator[Scene]:
+    """Give the story's corner; its engines are gone afterwards."""
+    with ExitStack() as cleanup, stack.operator() as client:
+        yield Scene(stack, Operator(client), cleanup)
+
+
+def adapter_package(folder: Path, *, base: str, rank: int = 4) -> Path:
+    """Write the two files of a small, valid LoRA adapter."""
+    folder.mkdir(parents=True, exist_ok=True)
+    layer = "base_model.model.model.layers.0.self_attn.q_proj"
+    shapes = {f"{layer}.lora_A.weight": [rank, 16], f"{layer}.lora_B.weight": [16, rank]}
+    header, data = _safetensors(shapes)
+    (folder / "adapter_model.safetensors").write_bytes(
+        len(header).to_bytes(8, "little") + header + data
+    )
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": 2 * rank,
+        "target_modules": ["q_proj"],
+        "task_type": "CAUSAL_LM",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _safetensors(shapes: Mapping[str, list[int]]) -> tuple[bytes, bytes]:
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        size = 4 * shape[0] * shape[1]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    return json.dumps(header).encode(), bytes(end)
