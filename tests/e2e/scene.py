@@ -111,8 +111,10 @@ class Scene:
         """Start a simulated engine; it is gone at the end."""
         port = next(p for p in map(self.stack.ports.engine, self._numbers) if ports.is_free(p))
         process = subprocess.Popen(
-            [sys.executable, "-m", "routing_agent", "simulate-engine"]
-            + ["--port", str(port), "--model", model, *options],
+            [
+                *(sys.executable, "-m", "routing_agent", "simulate-engine"),
+                *("--port", str(port), "--model", model, *options),
+            ],
             cwd=self.stack.root,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
