@@ -13,6 +13,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -131,13 +132,13 @@ class PackageStore:
         """Remove what was used longest ago until an adapter fits; raises PackageUnavailable."""
         async with self._room:
             self._claims[adapter.digest] = _size(adapter)
-            await asyncio.to_thread(self._remove_oldest)
+            kept = self.in_use() | {digest[:DIGEST_DIGITS] for digest in self._claims}
+            await asyncio.to_thread(self._remove_oldest, kept, dict(self._claims))
 
-    def _remove_oldest(self) -> None:
-        kept = self.in_use() | {digest[:DIGEST_DIGITS] for digest in self._claims}
+    def _remove_oldest(self, kept: set[str], claims: dict[str, int]) -> None:
         packages = self._by_age()
-        claimed = sum(self._claims.values())
-        used = sum(size for path, size in packages if path.name[:64] not in self._claims)
+        claimed = sum(claims.values())
+        used = sum(size for path, size in packages if path.name.removesuffix(PARTIAL) not in claims)
         for path, size in packages:
             if used + claimed <= self.limit_bytes:
                 return
@@ -156,9 +157,13 @@ class PackageStore:
         """Give the packages with their sizes, those used longest ago first."""
         if not self.folder.is_dir():
             return []
-        found = [path for path in self.folder.iterdir() if path.is_dir()]
-        found.sort(key=lambda path: path.stat().st_mtime)
-        return [(path, sum(f.stat().st_size for f in path.iterdir())) for path in found]
+        found = []
+        for path in self.folder.iterdir():
+            with suppress(FileNotFoundError):  # it is being put in place or removed
+                if path.is_dir():
+                    size = sum(file.stat().st_size for file in path.iterdir())
+                    found.append((path.stat().st_mtime, path, size))
+        return [(path, size) for _, path, size in sorted(found)]
 
 
 @dataclass

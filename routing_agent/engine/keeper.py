@@ -88,13 +88,17 @@ class AdapterKeeper:
         if generation != self.fleet.generation:
             replicas = self.fleet.replicas.values()
             own = [r for r in replicas if self.node and r.endpoint.node == self.node]
+            self._forget_others(self._own[1], own)
             self._own = (self.fleet.generation, own)
-            self._forget_gone(own)
         return own
 
-    def _forget_gone(self, own: list[Replica]) -> None:
+    def _forget_others(self, before: list[Replica], own: list[Replica]) -> None:
+        """Drop what was known of replicas that another node's agent looks after now, or nobody."""
         current = set(own)
         self._attempts = {k: a for k, a in self._attempts.items() if k[0] in current}
+        for replica in before:
+            if replica not in current:
+                replica.adapters.states.clear()
 
     def _due(self, now: float) -> Iterator[Coroutine[Any, Any, None]]:
         for replica in self._replicas():
@@ -157,10 +161,10 @@ class AdapterKeeper:
         calls = driver_for(replica.endpoint.engine).adapters
         if calls is None:
             raise _Failed("This kind of engine takes no adapters while it runs.", rejected=True)
-        attempts = self._attempts[replica, name].failures
-        self._show(replica, name, "fetching", attempts)
+        failures = self._attempts.get((replica, name), Attempts()).failures
+        self._show(replica, name, "fetching", failures)
         folder = await self.packages.folder_of(adapter)
-        self._show(replica, name, "loading", attempts)
+        self._show(replica, name, "loading", failures)
         await self._call(replica, calls.load(name, str(folder), pinned=adapter.pinned))
         if name not in await self._list(replica):
             raise _Failed("The engine took it and does not list it.")

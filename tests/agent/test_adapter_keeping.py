@@ -358,6 +358,9 @@ async def test_replicas_of_other_nodes_and_adapters_of_somebody_else_are_left_al
     assert (await node.ask()).status_code == 200
     node.wants(sql)
     await node.loaded(sql)
+    node.wants(sql, node="node-b")  # moved away: no longer this agent's to tell of
+    await until(lambda: node.states(sql) == {})
+    assert replica.adapters.resident
     node.wants()
     await until(lambda: replica.adapters.listed == ("by-hand",))
     assert engine.made == [(UNLOAD, sql.served_name)]
