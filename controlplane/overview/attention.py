@@ -16,6 +16,7 @@ from controlplane.fleet import rows, selectors
 from controlplane.fleet.models import Agent, Pool, Replica
 from controlplane.reliability import selectors as reliability
 from controlplane.reliability.models import Alert
+from controlplane.rollouts import selectors as rollouts
 from controlplane.routing import selectors as routing
 from controlplane.routing.models import LoopRun, Publication, RoutingEpoch
 from controlplane.telemetry.live import Reports
@@ -24,6 +25,10 @@ from controlplane.telemetry.snapshots import NoData
 
 LATE_FACTOR = 3  # a loop is late after this many intervals without a run
 LATE_LEAST_S = 20.0
+ROLLOUT_REMEDIES = {
+    "Paused": "Resume, promote or abort it: nothing moves until then.",
+    "Degraded": "Stable has everything again. Look at what was worse before the next try.",
+}
 SLOW_START_LIMIT_S = 600.0  # a replica that starts for longer than this is stuck
 
 
@@ -63,6 +68,7 @@ def problems(pools: list[Pool], reports: Reports | NoData, plane: Plane) -> list
         *publication_problems(plane.publication),
         *machinery_problems(plane.loops, reports),
         *alert_problems(plane.firing.loud),
+        *rollout_problems(),
     ]
     return in_order(found)
 
@@ -165,6 +171,21 @@ def _alert_problem(alert: Alert) -> Problem:
         since=alert.fired_at,
         target=("alerts", ""),
     )
+
+
+def rollout_problems() -> list[Problem]:
+    """Give rollouts that wait for a person, and those that were taken back in the last day."""
+    return [
+        Problem(
+            severity=Severity.WARNING,
+            what=f"Rollout {row.pk} of {row.model} is {row.phase}",
+            why=row.reason,
+            remedy=ROLLOUT_REMEDIES[row.phase],
+            since=row.finished_at or row.evaluated_at,
+            target=("rollout", str(row.pk)),
+        )
+        for row in rollouts.needing_a_person(timezone.now())
+    ]
 
 
 def publication_problems(publication: Publication) -> list[Problem]:

@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from controlplane.catalog.models import ModelVersion
 from controlplane.fleet.models import Node, Pool, Replica
+from controlplane.rollouts.models import Rollout
 from controlplane.routing.models import RoutingEpoch
 from controlplane.tenants.models import Tenant
 from controlplane.usage import selectors as usage
@@ -29,7 +30,7 @@ class Hit:
 
 
 def search(text: str) -> list[Hit]:
-    """Find pools, replicas, nodes, versions, tenants, epochs and requests; six of each."""
+    """Find pools, replicas, nodes, versions, tenants, epochs, rollouts and requests; six of each."""
     text = text.replace("\x00", "").strip()  # no name holds a NUL, and PostgreSQL refuses to look
     if not text:
         return []
@@ -40,6 +41,7 @@ def search(text: str) -> list[Hit]:
         *_versions(text),
         *_tenants(text),
         *_epochs(text),
+        *_rollouts(text),
         *_requests(text),
     ]
 
@@ -82,6 +84,17 @@ def _epochs(text: str) -> list[Hit]:
         return []
     found = RoutingEpoch.objects.filter(epoch=int(text)).defer("table")
     return [_hit("epoch", str(e.epoch), f"{e.created_at:%Y-%m-%d %H:%M}", e.epoch) for e in found]
+
+
+def _rollouts(text: str) -> list[Hit]:
+    named = Q(stable_pool__icontains=text) | Q(canary_pool__icontains=text)
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        named |= Q(pk=int(text))
+    found = Rollout.objects.filter(named | Q(model__icontains=text))
+    return [
+        _hit("rollout", f"{r.stable_pool} → {r.canary_pool}", f"{r.model}, {r.phase}", r.pk)
+        for r in found[:EACH]
+    ]
 
 
 def _requests(text: str) -> list[Hit]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import Count, Q, QuerySet
 
@@ -12,7 +12,7 @@ from controlplane.domain import analysis, rollouts
 from controlplane.domain.analysis import Analysis
 from controlplane.domain.errors import Invalid, NotFound
 from controlplane.domain.replica_states import State
-from controlplane.domain.rollouts import PoolFacts
+from controlplane.domain.rollouts import Phase, PoolFacts
 from controlplane.domain.shadow_pairs import OUTCOMES
 from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Pool, Replica, TrafficSplit
@@ -47,6 +47,13 @@ def rollout(number: int) -> Rollout:
 def running() -> QuerySet[Rollout]:
     """Give the rollouts that may still move weights."""
     return Rollout.objects.filter(phase__in=rollouts.RUNNING)
+
+
+def needing_a_person(now: datetime) -> QuerySet[Rollout]:
+    """Give paused rollouts, and those that the loop took back in the last day."""
+    taken_back = Q(phase=Phase.DEGRADED, finished_at__gte=now - timedelta(days=1))
+    by_loop = Q(steps__outcome="failed")
+    return Rollout.objects.filter(Q(phase=Phase.PAUSED) | (taken_back & by_loop)).distinct()
 
 
 def running_words(model: str) -> str:

@@ -146,3 +146,16 @@ def test_a_spent_error_budget_is_said_and_can_be_overridden(monkeypatch):
     assert client.post(url, {"reason": "why"}).status_code == 409
     assert client.post(url, {"reason": "why", "override_budget": "1"}).status_code == 302
     assert weights()["chat-b"] == 5.0
+
+
+def test_the_overview_names_rollouts_that_wait_for_a_person_and_search_finds_them():
+    client, row = signed_in("operator"), started()
+    assert f"Rollout {row.pk} of m" not in client.get("/").content.decode()
+    services.pause_rollout(number=row.pk, **WHY)
+    assert f"Rollout {row.pk} of m is Paused" in client.get("/").content.decode()
+    services.abort_rollout(number=row.pk, **WHY)
+    assert f"Rollout {row.pk} of m" not in client.get("/").content.decode()
+    RolloutStep.objects.update(outcome="failed")
+    assert "Stable has everything again" in client.get("/").content.decode()
+    assert f"/rollouts/{row.pk}/" in client.get("/search/?q=chat").content.decode()
+    assert f"/rollouts/{row.pk}/" in str(client.get(f"/search/?q={row.pk}").content)
