@@ -57,6 +57,7 @@ INSTALLED_APPS = [
     "controlplane.usage",
     "controlplane.planning",
     "controlplane.reliability",
+    "controlplane.declarative",
     "controlplane.rollouts",
     "controlplane.scaling",
     "controlplane.telemetry",

@@ -14,4 +14,5 @@ urlpatterns: list = [
     path("", include("controlplane.planning.urls")),
     path("", include("controlplane.rollouts.urls")),
     path("", include("controlplane.reliability.urls")),
+    path("", include("controlplane.declarative.urls")),
 ]

@@ -8,6 +8,7 @@ from controlplane.api.series import SeriesViewSet
 from controlplane.api.system import SystemViewSet
 from controlplane.audit.api import AuditEventViewSet
 from controlplane.catalog.api import ModelVersionViewSet, ModelViewSet
+from controlplane.declarative.api import ApplyViewSet, ExportViewSet
 from controlplane.fleet.api import PoolViewSet
 from controlplane.fleet.api_adapters import AdapterViewSet
 from controlplane.fleet.api_nodes import AgentViewSet, NodeViewSet
@@ -67,6 +68,8 @@ for prefix, viewset, basename in (
     ("diagnoses", DiagnosisViewSet, "diagnosis"),
     ("webhooks", WebhookViewSet, "webhook"),
     ("webhook-deliveries", WebhookDeliveryViewSet, "webhook-delivery"),
+    ("export", ExportViewSet, "export"),
+    ("apply", ApplyViewSet, "apply"),
     ("system", SystemViewSet, "system"),
 ):
     router.register(prefix, viewset, basename=f"api-{basename}")

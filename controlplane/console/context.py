@@ -14,7 +14,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
     """Give the frame's variables."""
     role = str(getattr(request, "role", ""))
     return {
-        "menu": nav.MENU if role else (),
+        "menu": [entry for entry in nav.MENU if includes(role, entry.role)],
         "role": role,
         "may_operate": includes(role, "operator"),
         "may_admin": includes(role, "admin"),

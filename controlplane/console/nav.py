@@ -16,6 +16,7 @@ class Entry:
     label: str
     icon: str
     key: str
+    role: str = "viewer"  # who sees it
 
 
 MENU = (
@@ -31,6 +32,7 @@ MENU = (
     Entry("requests", "Requests", "⇢", "q"),
     Entry("planning", "Planner", "∑", "l"),
     Entry("tenants", "Tenants", "◍", "t"),
+    Entry("configuration", "Configuration", "⎘", "c", role="admin"),
     Entry("audit", "Audit", "≡", "a"),
     Entry("system", "System", "⚙", "s"),
 )

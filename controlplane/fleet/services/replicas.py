@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack, get_args
@@ -46,14 +47,25 @@ class ReplicaFields(TypedDict, total=False):
 
 @transaction.atomic
 def register_replica(
-    *, pool: str, actor: Actor, reason: str, **fields: Unpack[ReplicaFields]
+    *,
+    pool: str,
+    actor: Actor,
+    reason: str,
+    replica_id: str | None = None,
+    **fields: Unpack[ReplicaFields],
 ) -> Replica:
-    """Take an engine somebody else runs into a pool; it gets traffic once agents find it warm."""
+    """Take an engine somebody else runs into a pool; it gets traffic once agents find it warm.
+
+    Args:
+        replica_id: the one it had before, where a file brings it back; else it gets a new one.
+    """
     if not fields.get("url"):
         raise Invalid("url is required: where the engine listens.", field="url")
+    if replica_id is not None and not re.fullmatch(r"rpl-[0-9a-z-]{1,28}", replica_id):
+        raise Invalid("id begins with 'rpl-' and has at most 32 letters and digits.", field="id")
     columns = _columns(fields)
     replica = Replica(
-        public_id=f"rpl-{secrets.token_hex(5)}",
+        public_id=replica_id or f"rpl-{secrets.token_hex(5)}",
         pool=found(Pool.objects.all(), "pool", "pool", slug=pool),
         state=State.PENDING,
         state_since=timezone.now(),

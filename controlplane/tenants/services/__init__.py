@@ -2,8 +2,10 @@
 
 from controlplane.tenants.services.api_keys import (
     IssuedKey,
+    KeptKey,
     book_key_use,
     issue_key,
+    restore_key,
     revoke_key,
     rotate_key,
 )
@@ -32,6 +34,7 @@ from controlplane.tenants.services.tokens import (
 __all__ = [
     "Invitation",
     "IssuedKey",
+    "KeptKey",
     "book_key_use",
     "book_tenant_token_use",
     "book_token_use",
@@ -45,6 +48,7 @@ __all__ = [
     "remove_member",
     "remove_role",
     "renew_invitation",
+    "restore_key",
     "revoke_key",
     "revoke_staff_token",
     "revoke_tenant_token",

@@ -63,6 +63,55 @@ def issue_key(
     return IssuedKey(key=key, plaintext=secret.text)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptKey:
+    """What is known of a key without its text, as a file of the configuration keeps it."""
+
+    public_id: str
+    tenant: str  # slug
+    name: str
+    prefix: str
+    sha256: str
+    expires_at: datetime | None = None
+
+
+@transaction.atomic
+def restore_key(*, kept: KeptKey, actor: Actor, reason: str) -> ApiKey:
+    """Take a key in by its hash, so that clients go on with the text they have.
+
+    Raises:
+        Conflict: its name, id or hash is taken; a revoked key does not come back.
+        Invalid: it has no hash of 64 hex digits, or no id of ours.
+        NotFound: there is no such tenant.
+    """
+    owner = Tenant.objects.filter(slug=kept.tenant).first()
+    if owner is None:
+        raise NotFound(f"There is no tenant '{kept.tenant}'.", field="tenant")
+    if not re.fullmatch(r"[0-9a-f]{64}", kept.sha256):
+        raise Invalid("sha256 has 64 hex digits in lower case.", field="sha256")
+    if not re.fullmatch(r"key-[0-9A-Za-z-]{1,28}", kept.public_id):
+        raise Invalid("id begins with 'key-' and has at most 32 letters and digits.", field="id")
+    if ApiKey.objects.filter(Q(public_id=kept.public_id) | Q(sha256=kept.sha256)).exists():
+        raise Conflict(
+            f"Key '{kept.public_id}' is known already, in use or revoked: a revoked key does not"
+            " come back.",
+            field="sha256",
+        )
+    key = ApiKey(
+        tenant=owner,
+        public_id=kept.public_id,
+        name=kept.name,
+        prefix=kept.prefix,
+        sha256=kept.sha256,
+        created_by=actor.name,
+        expires_at=kept.expires_at,
+    )
+    locking.check(key)
+    _insert(key, kept.tenant)
+    _record("api-key.restore", key, actor=actor, reason=reason, change=(None, _facts(key)))
+    return key
+
+
 @transaction.atomic
 def rotate_key(
     *, public_id: str, overlap: timedelta, actor: Actor, reason: str, tenant: str | None = None
