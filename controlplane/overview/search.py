@@ -30,7 +30,7 @@ class Hit:
 
 
 def search(text: str) -> list[Hit]:
-    """Find pools, replicas, nodes, versions, tenants, epochs, rollouts and requests; six of each."""
+    """Find what has this in its name: six of each kind."""
     text = text.replace("\x00", "").strip()  # no name holds a NUL, and PostgreSQL refuses to look
     if not text:
         return []

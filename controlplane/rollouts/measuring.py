@@ -43,10 +43,10 @@ def measure_between(pool: str, since: float, until: float, now: float) -> Measur
     """Give what `pool` did in a stretch that is over."""
     if now - since <= RECENT_S:
         base = recent.STEP_S if now - since <= FINE_S else MINUTE_S
-        return _summed(pool, since, until, base)
+        return _summed(pool, *_whole(since, until, base), base)
     window = _window(since, until, MINUTE_S)
     if window is None:
-        return NoData(f"the step of pool '{pool}' lasted less than a minute")
+        return NoData(f"that of pool '{pool}' lasted less than a minute, and is long ago")
     frames = [f for f in history.frames(POOL, pool, window) if f is not None]
     if not frames:
         return NoData(f"no roll-ups of pool '{pool}' of that time")
@@ -54,7 +54,7 @@ def measure_between(pool: str, since: float, until: float, now: float) -> Measur
 
 
 def _recent(pool: str, since: float, now: float, base: int) -> Measured | NoData:
-    found = _summed(pool, since, now, base)
+    found = _summed(pool, *_edges(since, now, base), base)
     if isinstance(found, NoData):
         return found
     fresh = recent.store().pool_steps(pool, *_edges(now - FRESH_S, now, recent.STEP_S))
@@ -65,14 +65,13 @@ def _recent(pool: str, since: float, now: float, base: int) -> Measured | NoData
     return found
 
 
-def _summed(pool: str, since: float, until: float, base: int) -> Measured | NoData:
-    start, end = _edges(since, until, base)
+def _summed(pool: str, start: int, end: int, base: int) -> Measured | NoData:
     steps = recent.store().pool_steps(pool, start, end, base)
     if isinstance(steps, NoData):
         return steps
     known = [rolling.pool_figures(step, base) for step in steps if step is not None]
     if not known:
-        return NoData(f"nothing was reported of pool '{pool}' since this step began")
+        return NoData(f"nothing was reported of pool '{pool}' in that time")
     figures = rollups.over_time(known)
     return Measured(figures=figures, source=f"recent store, {base} s steps")
 
@@ -88,12 +87,18 @@ def _rolled(pool: str, since: float, now: float) -> Measured | NoData:
 
 
 def _edges(since: float, until: float, base: int) -> tuple[int, int]:
-    """Give whole steps within a stretch; the one under way counts, since its samples are in."""
-    return math.ceil(since / base) * base, (math.floor(until / base) + 1) * base
+    """Give the steps of a stretch that ends now: the one under way counts, its samples are in."""
+    start, end = _whole(since, until, base)
+    return start, end + base
+
+
+def _whole(since: float, until: float, base: int) -> tuple[int, int]:
+    """Give the whole steps within a stretch."""
+    return math.ceil(since / base) * base, math.floor(until / base) * base
 
 
 def _window(since: float, until: float, base: int) -> Window | None:
-    start, end = math.ceil(since / base) * base, math.floor(until / base) * base
+    start, end = _whole(since, until, base)
     if end <= start:
         return None
     return Window(end_s=end, step_s=base, steps=(end - start) // base, span_s=base, base_s=base)

@@ -22,6 +22,10 @@ from controlplane.rollouts.models import AnalysisRun, Rollout, RolloutStep, Shad
 from controlplane.routing import selectors as routing
 from controlplane.telemetry.snapshots import NoData
 
+# How long before a rollout stable's figures are taken from: minutes, at most what is kept fine.
+BEFORE_AT_LEAST_S = 300.0
+BEFORE_AT_MOST_S = 1800.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
@@ -163,18 +167,25 @@ def pair_counts(found: QuerySet[ShadowPair]) -> dict[str, int]:
 
 
 def _baseline(row: Rollout, step: RolloutStep, now: datetime) -> Measured | NoData:
-    """Give stable's figures: of the same time, or of the last time in which it had traffic."""
+    """Give stable's figures: of the same time, or of one in which it carried the same load.
+
+    With everything on the canary stable has no traffic. It carried all of its share before the
+    rollout began; where that was too little to tell, its figures of the step before stand in.
+    """
+    since = step.observed_at or step.began_at
     if step.percent < 100.0:
-        since = step.observed_at or step.began_at
         return measure(row.stable_pool, since.timestamp(), now.timestamp())
+    start_s = row.started_at.timestamp()
+    begin_s = start_s - min(max(row.bake_s, BEFORE_AT_LEAST_S), BEFORE_AT_MOST_S)
+    alone = measure_between(row.stable_pool, begin_s, start_s, now.timestamp())
+    if not isinstance(alone, NoData) and alone.figures.requests >= row.min_requests:
+        return Measured(figures=alone.figures, source=f"{alone.source}, before the rollout")
     before = RolloutStep.objects.filter(rollout=row, index=step.index - 1).first()
-    if before is not None:
-        begin, end = before.observed_at or before.began_at, before.ended_at or step.began_at
-        begin_s, end_s = begin.timestamp(), end.timestamp()
-    else:
-        end_s = step.began_at.timestamp()
-        begin_s = end_s - row.bake_s
-    found = measure_between(row.stable_pool, begin_s, end_s, now.timestamp())
+    if before is None:
+        words = "too few requests" if isinstance(alone, Measured) else alone.reason
+        return NoData(f"stable before the rollout: {words}")
+    begin, end = before.observed_at or before.began_at, before.ended_at or step.began_at
+    found = measure_between(row.stable_pool, begin.timestamp(), end.timestamp(), now.timestamp())
     if isinstance(found, NoData):
-        return NoData(f"{found.reason}: stable, before the canary had everything")
-    return Measured(figures=found.figures, source=f"{found.source}, before this step")
+        return NoData(f"stable in the step before: {found.reason}")
+    return Measured(figures=found.figures, source=f"{found.source}, in the step before")

@@ -291,9 +291,9 @@ class HeldRequest:
         # Without the attempt, which knows its exchange, nothing is left for the cycle collector.
         self._body = b""
         self.attempt = None
-        copy, self.copy = self.copy, None
-        if copy is not None:
-            copy.primary_over(record)
+        if self.copy is not None:
+            self.copy.primary_over(record)
+            self.copy = None
         self.proxy.finished(self, record)
         if self._pool is not None:
             self.proxy.room_made(self._pool)

@@ -48,7 +48,7 @@ class Figures:
     number = 0
 
     def book(self, pool: str, requests: int, *, latency_s: float = 0.2, failed: int = 0) -> None:
-        """Say that a pool answered so many requests just now."""
+        """Say that a pool answered so many requests some seconds ago: a whole step."""
         self.number += 1
         bucket = wire.latency_bucket(latency_s)
         statuses = {"200": requests - failed, "500": failed}
@@ -62,7 +62,7 @@ class Figures:
         report = wire.Report(
             agent="agt-1", number=self.number, started_at=5.0, sent_at=0.0, pools=(delta,)
         )
-        recent.book(report, time.time())
+        recent.book(report, time.time() - 6.0)
 
 
 def make_pair() -> tuple[Pool, Pool]:

@@ -36,6 +36,7 @@ def observed(agent) -> None:
 
 def test_a_good_version_reaches_everything_and_the_old_pool_stays(figures, agent):
     row = started()
+    Rollout.objects.update(started_at=timezone.now() - timedelta(hours=2))
     for percent in (1.0, 5.0, 25.0):
         assert weights()["chat-b"] == percent
         observed(agent)
@@ -49,7 +50,7 @@ def test_a_good_version_reaches_everything_and_the_old_pool_stays(figures, agent
     row = look(row)
     assert row.phase == "Healthy", row.reason
     newest = AnalysisRun.objects.first()
-    assert "before this step" in newest.source
+    assert "in the step before" in newest.source
     outcomes = list(RolloutStep.objects.values_list("outcome", flat=True))
     assert outcomes == ["passed"] * 4
     events = AuditEvent.objects.filter(target_kind="rollout", actor="rollouts")
@@ -211,3 +212,28 @@ def test_a_spent_error_budget_holds_a_step_that_passed(figures, agent, monkeypat
     assert row.reason == "passed, but held: spent"
     monkeypatch.setattr("controlplane.rollouts.selectors.budget_freeze", lambda pool: None)
     assert look(row).current == 1
+
+
+def test_the_last_step_is_compared_with_stable_under_the_same_load(figures, agent):
+    """Slower than in the step before, when it carried a part; not than when it carried all."""
+    row = started(percents=[50, 100])
+    Rollout.objects.update(started_at=timezone.now() + timedelta(seconds=10))
+    figures.book("chat-a", 900, latency_s=0.4)  # before the rollout
+    observed(agent)
+    figures.book("chat-b", 60, latency_s=0.4)
+    assert look(row).percent == 100.0
+    observed(agent)
+    figures.book("chat-b", 60, latency_s=0.4)
+    row = look(row)
+    assert row.phase == "Healthy", row.reason
+    assert "before the rollout" in AnalysisRun.objects.first().source
+
+
+def test_a_rollout_of_one_step_needs_to_know_stable_before_it(figures, agent):
+    row = started(percents=[100])
+    observed(agent)
+    figures.book("chat-b", 60)
+    row = look(row)
+    assert row.phase == "Progressing"
+    assert "stable before the rollout" in row.reason
+    assert "the clock stands still" in row.reason

@@ -159,3 +159,10 @@ def test_the_overview_names_rollouts_that_wait_for_a_person_and_search_finds_the
     assert "Stable has everything again" in client.get("/").content.decode()
     assert f"/rollouts/{row.pk}/" in client.get("/search/?q=chat").content.decode()
     assert f"/rollouts/{row.pk}/" in str(client.get(f"/search/?q={row.pk}").content)
+
+
+def test_the_page_of_a_pool_says_which_rollout_moves_its_weight():
+    row = started()
+    assert f"Rollout {row.pk} moves this pool" in (
+        signed_in("viewer").get("/pools/chat-b/").content.decode()
+    )
