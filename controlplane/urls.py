@@ -12,6 +12,7 @@ urlpatterns: list = [
     path("", include("controlplane.audit.urls")),
     path("", include("controlplane.usage.urls")),
     path("", include("controlplane.planning.urls")),
+    path("", include("controlplane.scaling.urls")),
     path("", include("controlplane.rollouts.urls")),
     path("", include("controlplane.reliability.urls")),
     path("", include("controlplane.declarative.urls")),

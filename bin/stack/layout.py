@@ -100,6 +100,11 @@ class Ports:
         """Where agent 1, 2, … takes tables and shows metrics."""
         return self.base + 200 + agent
 
+    def engines_of(self, agent: int) -> tuple[int, int]:
+        """First and last port of the engines that agent 1, 2, … starts itself."""
+        first = self.base + 300 + 20 * agent
+        return first, first + 19
+
     def engine(self, engine: int) -> int:
         """Where simulated engine 1, 2, … listens."""
         return self.base + 300 + engine

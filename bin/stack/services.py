@@ -13,7 +13,7 @@ from stack.layout import Places, Ports
 AGENTS = 2  # services agent-1 and so on, one each on nodes node-1 and so on
 CHAT_MODEL = "llama-3.1-8b-instruct"
 EMBEDDING_MODEL = "bge-m3"
-SIMULATED_GPUS = "2,A100-SXM4-80GB,80GiB"  # of each demo node; real nodes ask the driver
+SIMULATED_GPUS = "4,A100-SXM4-80GB,80GiB"  # of each demo node; real nodes ask the driver
 KV_BLOCKS = "4000"  # of 16 tokens: small, so that the sample traffic visibly fills the KV cache
 ENGINE_MODELS = (CHAT_MODEL, CHAT_MODEL, CHAT_MODEL, EMBEDDING_MODEL)
 
@@ -215,7 +215,7 @@ def _agent(plan: Plan, places: Places, number: int) -> Service:
                  "--port", str(plan.ports.traffic(number)),
                  "--admin-port", str(plan.ports.admin(number)),
                  "--drain-timeout", str(AGENT_DRAIN_S),
-                 *(["--simulated-gpus", SIMULATED_GPUS] if plan.demo else [])),
+                 *(_demo_node(plan, number) if plan.demo else ())),
         probe=Probe(kind="http", target=local(plan.ports.admin(number), "/readyz")),
         url=local(plan.ports.traffic(number)),
         environment=data_plane_environment(),
@@ -223,6 +223,13 @@ def _agent(plan: Plan, places: Places, number: int) -> Service:
         stop_order=400,
         patience_s=AGENT_DRAIN_S + 5,
     )  # fmt: skip
+
+
+def _demo_node(plan: Plan, number: int) -> tuple[str, ...]:
+    """Give a demo node simulated GPUs, and leave to start simulated engines on them."""
+    first, last = plan.ports.engines_of(number)
+    return ("--simulated-gpus", SIMULATED_GPUS, "--engine-program", "simulated",
+            "--engine-ports", f"{first}-{last}")  # fmt: skip
 
 
 def _engine(plan: Plan, places: Places, number: int, model: str) -> Service:

@@ -27,6 +27,7 @@ MENU = (
     Entry("pools", "Pools", "▦", "p"),
     Entry("nodes", "Nodes", "▤", "n"),
     Entry("versions", "Versions", "◫", "v"),
+    Entry("scaling", "Scaling", "⇕", "c"),
     Entry("rollouts", "Rollouts", "⇶", "w"),
     Entry("routing", "Routing", "⇄", "r"),
     Entry("requests", "Requests", "⇢", "q"),

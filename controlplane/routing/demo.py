@@ -7,7 +7,7 @@ drained meanwhile stays as it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,6 +28,8 @@ from controlplane.tenants.models import ApiKey, Tenant
 REASON = "demo fleet"
 KEY_FILE = "traffic-keys.json"
 KEY_NAME = "demo"
+# What apps above this one add to the demo fleet, by their name.
+MORE: dict[str, Callable[[], None]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,19 @@ MODELS: Final[Mapping[str, DemoModel]] = {
             "context_tokens": 131_072,
         },
     ),
+    "mistral-7b-instruct": DemoModel(
+        pool="growing",
+        aliases=("growing",),
+        description="General chat, 7 billion parameters; its engines are started by need",
+        facts={
+            "source": "mistralai/Mistral-7B-Instruct-v0.3",
+            "parameters": 7_248_023_552,
+            "layers": 32,
+            "kv_heads": 8,
+            "head_dim": 128,
+            "context_tokens": 32_768,
+        },
+    ),
     "bge-m3": DemoModel(
         pool="embeddings",
         kind=Kind.EMBEDDING,
@@ -105,11 +120,13 @@ def ensure_demo(engines: list[Engine], nodes: list[str]) -> dict[str, Any]:
     """Make what is missing of the demo fleet and give its summary."""
     names = list(dict.fromkeys(engine.model for engine in engines))
     for name in names:
-        _ensure_model(name)
+        ensure_model(name)
     _forget_replicas_elsewhere(engines)
     for number, engine in enumerate(engines):
         node = nodes[number % len(nodes)] if nodes else None
         _ensure_replica(engine, node, gpu=number // max(1, len(nodes)))
+    for add in MORE.values():
+        add()
     kinds = dict(Model.objects.filter(name__in=names).values_list("name", "kind"))
     chat = next((name for name in names if kinds[name] == Kind.CHAT), None)
     embedding = next((name for name in names if kinds[name] == Kind.EMBEDDING), None)
@@ -127,7 +144,8 @@ def _demo_model(name: str) -> DemoModel:
     return MODELS.get(name) or DemoModel(pool=slugify(name.replace(".", "-"))[:63].strip("-"))
 
 
-def _ensure_model(name: str) -> None:
+def ensure_model(name: str) -> None:
+    """Make a model with its version and pool, each where it is missing."""
     demo = _demo_model(name)
     if not Model.objects.filter(name=name).exists():
         catalog.create_model(

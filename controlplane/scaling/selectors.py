@@ -177,12 +177,11 @@ def _figures(views: list[_View]) -> tuple[Figures | None, str]:
 # -- demand ------------------------------------------------------------------------------------
 
 
-def demand(pool: str, said: Heard, now_s: float | None = None) -> Demand:
+def demand(pool: str, said: Heard) -> Demand:
     """Give what requests of a pool met in the last window."""
-    now_s = time.time() if now_s is None else now_s
     if said.missing:
         return Demand(missing=said.missing)
-    end_s = int(now_s) // STEP_S * STEP_S + STEP_S  # with the step under way
+    end_s = int(time.time()) // STEP_S * STEP_S + STEP_S  # with the step under way
     steps = recent.store().pool_steps(pool, end_s - WINDOW_S - STEP_S, end_s)
     if isinstance(steps, NoData):
         return Demand(missing=steps.reason)
@@ -244,33 +243,48 @@ def need(row: ScalingPolicy) -> Need:
 
 def rooms(pool: Pool, said: Heard) -> list[NodeRoom]:
     """Give every node with what is free on it."""
-    nodes = list(Node.objects.select_related("agent").order_by("name"))
-    rows = list(
-        Replica.objects.exclude(state=State.STOPPED)
-        .filter(node__isnull=False)
-        .values_list("node_id", "pool_id", "url", "gpu_indices")
-    )
-    return [_room(node, pool, [r[1:] for r in rows if r[0] == node.pk], said) for node in nodes]
+    nodes = Node.objects.select_related("agent").order_by("name")
+    rows = Replica.objects.exclude(state=State.STOPPED).select_related("node")
+    held = [Holding(r.node_id, r.pool_id, r.url, tuple(r.gpu_indices)) for r in rows]
+    return [_room(node, pool, held, said) for node in nodes]
 
 
-def _room(node: Node, pool: Pool, rows: list[Any], said: Heard) -> NodeRoom:
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one replica holds of a node: its GPUs, and an address nobody else may have."""
+
+    node: int | None
+    pool: int
+    url: str
+    gpus: tuple[int, ...]
+
+
+def _room(node: Node, pool: Pool, held: list[Holding], said: Heard) -> NodeRoom:
     report = said.of(node)
     engines = [e for e in report[0].engines if e.state in ("running", "stopping")] if report else []
+    here = [h for h in held if h.node == node.pk]
     facts = node.executor or {}
     ports = range(facts.get("first_port", 0), facts.get("last_port", -1) + 1)
-    taken = {int(url.rsplit(":", 1)[1]) for _, url, _ in rows if url.rsplit(":", 1)[1].isdigit()}
-    taken |= {e.port for e in engines}
+    # Agents on one machine share its address: a port is taken whoever has it.
+    urls = {h.url for h in held}
+    busy = {e.port for e in engines}
     return NodeRoom(
         name=node.name,
         zone=node.zone,
         is_live=report is not None,
         programs=tuple(facts.get("programs", ())),
         gpus={g["index"]: int(g.get("memory_bytes", 0)) for g in node.gpus},
-        held=frozenset(i for _, _, gpus in rows for i in gpus)
-        | {i for e in engines for i in e.gpus},
-        free_ports=tuple(p for p in ports if p not in taken),
-        replicas=sum(pool_id == pool.pk for pool_id, _, _ in rows),
+        held=frozenset(i for h in here for i in h.gpus) | {i for e in engines for i in e.gpus},
+        free_ports=tuple(p for p in ports if p not in busy and engine_url(facts, p) not in urls),
+        replicas=sum(h.pool == pool.pk for h in here),
     )
+
+
+def engine_url(facts: Mapping[str, Any], port: int) -> str:
+    """Give where an engine on a node's port is reached."""
+    address = str(facts.get("address", ""))
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{port}"
 
 
 # -- pages -------------------------------------------------------------------------------------

@@ -37,6 +37,9 @@ class FakeAgent:
         self.epochs_sent: list[int] = []
         self.started_at = 1000.0
         self.reports = 0
+        self.actions: list[wire.Action] = []
+        self.engines: dict[str, wire.EngineProcess] = {}
+        self.refuses = ""  # why it takes no action
         self.released = threading.Event()
         self._nonces: set[str] = set()
         self._lock = threading.Lock()
@@ -119,10 +122,32 @@ class FakeAgent:
         if path == "/agent/v1/routing-table":
             receipt = self.receive(body)
             return 422 if receipt.outcome == "invalid" else 200, receipt
+        if path == "/agent/v1/actions":
+            return 200, self.obey(msgspec.json.decode(body, type=wire.Action))
         question = msgspec.json.decode(body, type=wire.ExplainRequest)
         return 200, wire.Explanation(
             pool="chat", adapter=question.adapter, reason=f"asked for {question.model}"
         )
+
+    def obey(self, action: wire.Action) -> wire.ActionReceipt:
+        """Take an action once, by its number."""
+        with self._lock:
+            self.actions.append(action)
+            known = self.engines.get(action.do.replica)
+            if self.refuses:
+                return wire.ActionReceipt(outcome="refused", detail=self.refuses)
+            if known is not None and action.serial <= known.serial:
+                same = action.serial == known.serial
+                return wire.ActionReceipt(outcome="already_there" if same else "refused_older")
+            starts = isinstance(action.do, wire.StartEngine)
+            self.engines[action.do.replica] = wire.EngineProcess(
+                replica=action.do.replica,
+                state="running" if starts else "stopped",
+                serial=action.serial,
+                port=action.do.port if starts else 0,
+                gpus=action.do.gpus if starts else (),
+            )
+            return wire.ActionReceipt(outcome="accepted")
 
     def receive(self, body: bytes) -> wire.TableReceipt:
         """Take a table in, unless it is older or foreign."""

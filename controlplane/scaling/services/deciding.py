@@ -39,9 +39,18 @@ class _Overtaken(Exception):
 def decide_all(now: datetime) -> str:
     """Decide for every pool with a policy, and say what was done."""
     said = selectors.heard()
-    done = [decide_pool(row, said, now) for row in list(selectors.policies())]
+    done = [_decide_alone(row, said, now) for row in list(selectors.policies())]
     changed = [d for d in done if d is not None and d.code in ("up", "down", "bounds")]
     return f"{len(done)} pools looked at, {len(changed)} changed"
+
+
+def _decide_alone(row: ScalingPolicy, said: Heard, now: datetime) -> ScalingDecision | None:
+    """Decide for one pool so that whatever goes wrong with it stops no other."""
+    try:
+        return decide_pool(row, said, now)
+    except Exception:
+        log.exception("scaling_failed", pool=row.pool.slug)
+        return None
 
 
 def decide_pool(row: ScalingPolicy, said: Heard, now: datetime) -> ScalingDecision | None:
@@ -50,7 +59,7 @@ def decide_pool(row: ScalingPolicy, said: Heard, now: datetime) -> ScalingDecisi
         return None
     replicas = selectors.replicas_of(row.pool)
     found = selectors.members(replicas, said, now)
-    demand = selectors.demand(row.pool.slug, said, now.timestamp())
+    demand = selectors.demand(row.pool.slug, said)
     verdict = decide(
         selectors.policy_input(row),
         found,
@@ -135,7 +144,7 @@ def _created(row: ScalingPolicy, placed: Placed, why: str, *, is_spare: bool) ->
         actor=LOOP,
         reason=f"{why}; on {placed.reason}",
         is_spare=is_spare,
-        url=f"http://{_bracketed(node.executor['address'])}:{placed.port}",
+        url=selectors.engine_url(node.executor, placed.port),
         engine="vllm" if program == "simulated" else program,
         served_model=version.model.name,
         credential="" if program == "simulated" else f"sbe-{secrets.token_urlsafe(24)}",
@@ -151,10 +160,6 @@ def _created(row: ScalingPolicy, placed: Placed, why: str, *, is_spare: bool) ->
     )
     kind = "spare " if is_spare else ""
     return f"{kind}{made.public_id} on {placed.reason}"
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 def _drained(row: ScalingPolicy, replica: str, why: str) -> str:

@@ -72,6 +72,7 @@ def test_the_demo_fleet_is_complete_and_published():
     assert set(Pool.objects.values_list("slug", flat=True)) == {
         "chat",
         "embeddings",
+        "growing",
         "orgunknown-1b",
     }
     assert Replica.objects.filter(pool__slug="chat", state="loading").count() == 2

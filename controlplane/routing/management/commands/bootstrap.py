@@ -87,7 +87,7 @@ class Command(BaseCommand):
         for number, place in enumerate(places):
             zone = f"zone-{'ab'[number % 2]}" if options["demo"] else ""
             first_start.ensure_node(
-                place.name, zone=zone, simulated_gpus=2 if options["demo"] else 0
+                place.name, zone=zone, simulated_gpus=4 if options["demo"] else 0
             )
         summary: dict[str, Any] = {
             "admin": {"user": first_start.ADMIN, "password_file": str(password_file)},
