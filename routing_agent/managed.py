@@ -184,6 +184,7 @@ class ManagedLife:
             self.parts.fleet,
             start=ReportNumbers(self.role.state_dir / "starts.json").next(),
             reported_at=lambda: reporter.last_success_at,
+            counts=self.parts.metrics.leases,
         )
         return reporter
 

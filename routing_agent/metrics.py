@@ -196,6 +196,30 @@ class TenantCounts:
         self.tokens = Tally()
 
 
+class LeaseCounts:
+    """What lease calls did, since this process began."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()  # answered, failed
+        self.waits: Counter[str] = (
+            Counter()
+        )  # requests that waited: answered, failed, too_late, hung
+        self.last_error = ""  # empty: the last call was answered
+        self.seconds = Histogram()  # how long answered calls took
+
+    def report(self) -> wire.LeaseHealth:
+        """Give what the control plane is told."""
+        answered = self.calls["answered"]
+        return wire.LeaseHealth(
+            answered=answered,
+            failed=self.calls["failed"],
+            waited=self.waits.total(),
+            waited_in_vain=self.waits.total() - self.waits["answered"],
+            mean_s=self.seconds.sum_s / answered if answered else None,
+            last_error=self.last_error,
+        )
+
+
 class Metrics:
     """All counters of one agent process."""
 
@@ -211,6 +235,7 @@ class Metrics:
         self.adapter_steps: Counter[tuple[str, str]] = Counter()  # by step and outcome
         self.adapter_bytes = 0  # fetched
         self.shadows: Counter[str] = Counter()  # copies of requests, by what became of them
+        self.leases = LeaseCounts()
         self.retries_total = 0
         self.decision_sum_s = 0.0
         self.decisions = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -12,6 +13,7 @@ from routing_agent.metrics import Histogram, Metrics
 
 # Tenants with series of their own; the rest are added up under one name.
 TENANT_SERIES: Final = 500
+SHARE_SERIES: Final = 20  # a pool
 
 
 def render(metrics: Metrics, fleet: Fleet, *, now: float) -> str:
@@ -29,6 +31,8 @@ def _families(metrics: Metrics, fleet: Fleet, now: float) -> Iterable[exposition
     yield from _records(metrics)
     yield from _adapters(metrics)
     yield from _gpus(metrics.gpus)
+    yield from _leases(metrics)
+    yield from _shares(fleet)
 
 
 def _traffic(metrics: Metrics) -> Iterable[exposition.Family]:
@@ -185,6 +189,41 @@ def _table(metrics: Metrics, fleet: Fleet, now: float) -> Iterable[exposition.Fa
     if metrics.table_applied_at is not None:
         age_s = max(now - metrics.table_applied_at, 0.0)
         yield exposition.gauge("table_age_seconds", "Time since it was applied.", [({}, age_s)])
+
+
+def _leases(metrics: Metrics) -> Iterable[exposition.Family]:
+    leases = metrics.leases
+    yield exposition.counter(
+        "lease_calls_total",
+        "Calls for shares of tenants' limits, by what became of them.",
+        [({"outcome": outcome}, n) for outcome, n in leases.calls.items()],
+    )
+    yield exposition.counter(
+        "lease_waits_total",
+        "Requests that waited for a lease call: answered, too_late (no answer in time), hung (not "
+        "even tried: the call under way was late already), failed.",
+        [({"outcome": outcome}, n) for outcome, n in leases.waits.items()],
+    )
+    if leases.calls:
+        yield exposition.histogram(
+            "lease_seconds", "Time of answered lease calls.", [({}, *_series(leases.seconds))]
+        )
+
+
+def _shares(fleet: Fleet) -> Iterable[exposition.Family]:
+    counters = [
+        ({"pool": name, "tenant": tenant}, value)
+        for name, pool in fleet.pools.items()
+        for tenant, value in heapq.nlargest(
+            SHARE_SERIES, pool.shares.counters().items(), key=lambda item: item[1]
+        )
+    ]
+    yield exposition.gauge(
+        "fair_share_counter",
+        "Weighted tokens by which tenants that waited come next, the lowest first; the highest are "
+        "told.",
+        counters,
+    )
 
 
 def _gpus(gpus: tuple[wire.Gpu, ...]) -> Iterable[exposition.Family]:

@@ -32,6 +32,7 @@ from controlplane.telemetry.prometheus import prometheus
 from controlplane.telemetry.snapshots import NoData
 from controlplane.tenants.scope import scope_of
 from controlplane.tenants.views.area import home_of
+from routing_agent import wire
 
 # Every open page asks for the number of problems: one look serves all for two seconds.
 _problems = FlightCache(max_entries=1, ttl_s=2.0)
@@ -162,9 +163,23 @@ class System(Page):
                 (a, *rows.agent_status(a, a.last_seen_at, publication.epoch))
                 for a in selectors.agents()
             ],
+            leases=lease_lines(reports),
             versions=versions(),
             **kwargs,
         )
+
+
+def lease_lines(reports: Any) -> list[tuple[str, wire.LeaseHealth, float]]:
+    """Give how each agent's lease calls go: agent, what it told, age of that in seconds."""
+    if isinstance(reports, NoData):
+        return []
+    names = {a.public_id: a.node.name for a in selectors.agents()}
+    lines = [
+        (names.get(agent, agent), report.leases, age_s)
+        for agent, (report, age_s) in reports.items()
+        if report.leases is not None
+    ]
+    return sorted(lines, key=lambda line: line[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from routing_agent.core.ejection import may_eject
+from routing_agent.core.fairness import FairShares
 from routing_agent.core.limits import TenantGate
 from routing_agent.core.replica import Replica
 from routing_agent.core.retries import RetryBudget
@@ -40,11 +41,13 @@ class PoolState:
         "pool",
         "replicas",
         "settings",
+        "shares",
     )
 
     def __init__(self, pool: Pool, replicas: Iterable[Replica], *, seed: int, now: float) -> None:
         self.budget = RetryBudget(pool.settings.retry_budget_ratio, now)
         self.cursor = 0
+        self.shares = FairShares()
         self.adopt(pool, replicas, seed=seed)
 
     def adopt(self, pool: Pool, replicas: Iterable[Replica], *, seed: int) -> None:

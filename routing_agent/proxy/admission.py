@@ -31,6 +31,7 @@ class Destination(msgspec.Struct):
 
 BEARER: Final = b"Bearer "
 LOWEST_PRIORITY: Final = 9
+LONGEST_PRIORITY: Final = 9  # digits; Python refuses to read numbers of thousands of them
 LOADING_RETRY_S: Final = 5.0  # a small adapter on a near disk is there by then
 FAILED_RETRY_S: Final = 60.0
 NO_TABLE: Final = ErrorAnswer(
@@ -175,4 +176,5 @@ def priority(tenant: Tenant, given: Mapping[bytes, bytes]) -> int:
     asked = given.get(b"x-signalbox-priority", b"")
     if not asked.isdigit():
         return tenant.priority
-    return max(tenant.priority, min(int(asked), LOWEST_PRIORITY))
+    lowered = int(asked) if len(asked) <= LONGEST_PRIORITY else LOWEST_PRIORITY
+    return max(tenant.priority, min(lowered, LOWEST_PRIORITY))

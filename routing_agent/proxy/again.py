@@ -172,12 +172,23 @@ class RetriedRequest(HeldRequest):
             return
         self._dispatch(now)
 
+    def _wants(self) -> Wants:
+        """Give what decides when this request has its turn in a queue."""
+        caller, destination = self.caller.tenant, self.destination
+        assert destination is not None  # noqa: S101 - set by _accept
+        prompt = destination.prompt_tokens
+        return Wants(
+            admission.priority(caller, self.incoming.headers),
+            self.incoming.received_at,
+            caller.name,
+            prompt,
+            destination.charge_tokens - prompt,
+        )
+
     def keep_place(self, line: WaitingLine[RetriedRequest]) -> None:
         """Go on waiting in a queue whose turn for it has passed."""
         if self._ticket is not None and not self._is_finished:
-            priority = admission.priority(self.caller.tenant, self.incoming.headers)
-            since = self.incoming.received_at
-            line.ready(self, priority=priority, since=since, ticket=self._ticket)
+            line.ready(self, self._wants(), ticket=self._ticket, returns=True)
 
     def _pause_over(self) -> None:
         self._pause = None

@@ -40,6 +40,8 @@ class Exchange(RetriedRequest):
         except RequestRefused as refusal:
             self._answer_error(refusal.answer)
             return
+        if self.proxy.is_turn_due:
+            self.proxy.let_waiting_go_first()
         self._dispatch(now)
 
     def _admit(self, now: float) -> bool:
@@ -78,6 +80,8 @@ class Exchange(RetriedRequest):
             self._answer_error(admission.quota_refusal(self.caller, admitted).answer)
             return
         self._accept(destination, now)
+        if self.proxy.is_turn_due:
+            self.proxy.let_waiting_go_first()
         self._dispatch(now)
 
     def _accept(self, destination: admission.Destination, now: float) -> None:
@@ -152,10 +156,9 @@ class Exchange(RetriedRequest):
         line = self.proxy.line(pool.pool.name)
         if self.proxy.shadows.copies:
             self.proxy.shadows.make_room(pool.pool.name)
-        priority = admission.priority(self.caller.tenant, self.incoming.headers)
         if self._ticket is not None:
-            since = self.incoming.received_at
-            line.ready(self, priority=priority, since=since, ticket=self._ticket)
+            returns = not self.is_queued  # it had its turn, and there was no room
+            line.ready(self, self._wants(), ticket=self._ticket, returns=returns)
             self.is_queued = True
             return
         limit = line_limit(
@@ -166,7 +169,7 @@ class Exchange(RetriedRequest):
             wait_s = line.pace.wait_s(len(line), now)
             self._shed(pool, "queue_full", f"its queue of {limit} is full", wait_s)
             return
-        self._ticket = line.join(self, priority=priority, since=self.incoming.received_at)
+        self._ticket = line.join(self, self._wants())
         self.is_queued = True
         if self.queued_at is None or self.has_begun:
             self.queued_at = now
@@ -187,6 +190,8 @@ class Exchange(RetriedRequest):
         if self._ticket is not None:
             self.proxy.line(pool.pool.name).pace.served(now)
             self._ticket = None
+            if self._fair_charge is None:
+                self._charge_share(pool)
             if self.queued_at is not None and not self.has_begun:
                 self.queue_wait_s = now - self.queued_at
         request.tried = (*request.tried, replica.id)
@@ -197,6 +202,12 @@ class Exchange(RetriedRequest):
             self.proxy.shadows.bound(self, pool, self._body)
         if self.attempt.connection is None and not self._is_finished:
             self._enter("connecting", now)
+
+    def _charge_share(self, pool: PoolState) -> None:
+        """Count a request that waited in its tenant's share; once, and settled at its end."""
+        wants = self._wants()
+        charge = pool.shares.serve(wants.tenant, wants.prompt_tokens, wants.output_tokens)
+        self._fair_charge = (pool.shares, charge)
 
     def _outgoing(self, pool: PoolState, engine_lines: bytes) -> tuple[bytes, bytes]:
         """Give head and body of the request as the engine is to see it."""

@@ -17,6 +17,7 @@ from routing_agent.core.deadlines import (
     Phase,
     next_deadline,
 )
+from routing_agent.core.fairness import FairShares
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
 from routing_agent.core.sampling import FAILED_FROM, is_in_share
@@ -72,6 +73,7 @@ class HeldRequest:
     is_queued = False
     _client_is_full = False
     _end_at = NEVER
+    _fair_charge: tuple[FairShares, float] | None = None  # of one that waited in a queue
     _failed: Failed | None = None  # what the last attempt met
     _fallen_back = False
     _is_finished = False
@@ -286,6 +288,10 @@ class HeldRequest:
             gate = self.proxy.fleet.gate(self.caller.tenant, now)
             used = record.prompt_tokens + record.output_tokens
             gate.release(charged=destination.charge_tokens, used=used)
+        if self._fair_charge is not None:
+            shares, charged = self._fair_charge
+            tenant = self.caller.tenant.name
+            shares.settle(tenant, charged, record.prompt_tokens, record.output_tokens)
         if self.is_sampled or status >= FAILED_FROM:
             self.proxy.keep(self, record, now)
         # Without the attempt, which knows its exchange, nothing is left for the cycle collector.

@@ -81,6 +81,7 @@ class Proxy:
         self._exchanges: set[RetriedRequest] = set()
         self._links: dict[Replica, EngineLink] = {}
         self._lines: dict[str, WaitingLine[RetriedRequest]] = {}
+        self.is_turn_due = False  # in some queue room was made, and nobody has had their turn yet
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._generation = -1
@@ -197,7 +198,8 @@ class Proxy:
         """Give a pool's queue."""
         line = self._lines.get(pool)
         if line is None:
-            line = self._lines[pool] = WaitingLine()
+            known = self.fleet.pools.get(pool)  # None: it was removed while requests waited
+            line = self._lines[pool] = WaitingLine(None if known is None else known.shares)
         return line
 
     def started(self, exchange: RetriedRequest) -> None:
@@ -235,7 +237,15 @@ class Proxy:
         """Give the next in a pool's queue its turn."""
         line = self._lines.get(pool.pool.name)
         if line:
+            self.is_turn_due = line.is_due = True
             self.loop.call_soon(self._wake, line)
+
+    def let_waiting_go_first(self) -> None:
+        """Give the queues in which room was made their turns, before somebody new comes in."""
+        self.is_turn_due = False
+        for line in list(self._lines.values()):
+            if line.is_due:
+                self._wake(line)
 
     # -- the coarse clock ----------------------------------------------------------------------
 
@@ -295,6 +305,7 @@ class Proxy:
         now = monotonic()
         full: set[str] = set()  # adapters
         passed: list[RetriedRequest] = []
+        line.is_due = False
         while (waiting := line.next()) is not None:
             if waiting.adapter in full:
                 passed.append(waiting)

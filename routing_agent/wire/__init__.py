@@ -89,6 +89,9 @@ from routing_agent.wire.leases import (
     LeaseGrant as LeaseGrant,
 )
 from routing_agent.wire.leases import (
+    LeaseHealth as LeaseHealth,
+)
+from routing_agent.wire.leases import (
     LeaseReply as LeaseReply,
 )
 from routing_agent.wire.leases import (

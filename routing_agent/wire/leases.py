@@ -59,3 +59,14 @@ class LeaseReply(Message, frozen=True, kw_only=True, tag_field="kind", tag="leas
 
     grants: tuple[LeaseGrant, ...] = ()
     lease_s: Seconds = LEASE_S
+
+
+class LeaseHealth(Message, frozen=True, kw_only=True):
+    """How an agent's lease calls went since it started."""
+
+    answered: Count = 0
+    failed: Count = 0
+    waited: Count = 0  # requests that waited for a call
+    waited_in_vain: Count = 0  # of them, those that no answer reached in time
+    mean_s: Seconds | None = None  # of answered calls
+    last_error: str = ""  # empty: the last call was answered

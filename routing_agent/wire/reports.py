@@ -9,6 +9,7 @@ from msgspec import Meta
 from routing_agent.wire.actions import EngineProcess
 from routing_agent.wire.adapters import AdapterState
 from routing_agent.wire.base import Count, Message, Ratio, Seconds
+from routing_agent.wire.leases import LeaseHealth
 from routing_agent.wire.lives import RequestRecord
 from routing_agent.wire.nodes import NodeFacts
 from routing_agent.wire.shadows import ShadowPair
@@ -136,6 +137,7 @@ class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report")
     shadow_pairs: tuple[ShadowPair, ...] = ()
     engines: tuple[EngineProcess, ...] = ()  # that this agent started
     waiting: tuple[PoolWaiting, ...] | None = None  # None: an older agent, which does not tell
+    leases: LeaseHealth | None = None  # None: an older agent, which does not tell
     open_connections: Count = 0
     memory_bytes: Count | None = None
 

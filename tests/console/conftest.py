@@ -149,6 +149,7 @@ def report(agent: str, replicas: list[Replica], number: int) -> wire.Report:
         number=number,
         started_at=1.0,
         sent_at=0.0,
+        leases=wire.LeaseHealth(answered=12, failed=1, waited=30, waited_in_vain=2, mean_s=0.02),
         node=wire.NodeFacts(
             gpus=tuple(wire.Gpu(index=i, utilization_ratio=0.7, **gpu) for i in range(2))
         ),

@@ -16,7 +16,7 @@ from routing_agent.core.retries import (
     backoff_s,
     judge_retry,
 )
-from routing_agent.core.waiting import Pace, WaitingLine, line_limit
+from routing_agent.core.waiting import Pace, WaitingLine, Wants, line_limit
 from routing_agent.wire import TenantLimits
 from tests.agent.core.build import NOW, chance, pool_state, replica, settings
 
@@ -308,20 +308,20 @@ def test_plain_answers_get_time_for_their_tokens() -> None:
 
 def test_the_line_goes_by_priority_then_arrival() -> None:
     line: WaitingLine[str] = WaitingLine()
-    line.join("c", priority=5, since=0.0)
-    ticket = line.join("gone", priority=0, since=1.0)
-    first = line.join("a", priority=1, since=2.0)
-    line.join("b", priority=1, since=3.0)
+    line.join("c", Wants(5, 0.0))
+    ticket = line.join("gone", Wants(0, 1.0))
+    first = line.join("a", Wants(1, 2.0))
+    line.join("b", Wants(1, 3.0))
     assert len(line) == 4
     assert line.leave(ticket)
     assert not line.leave(ticket)
     assert line.next() == "a"
-    line.ready("a", priority=1, since=2.0, ticket=first)
+    line.ready("a", Wants(1, 2.0), ticket=first)
     held = line.hold("a little older")
     assert len(line) == 4
     assert line.next() == "a"
-    line.ready("a", priority=1, since=2.0, ticket=first)
-    line.ready("a little older", priority=1, since=1.5, ticket=held)
+    line.ready("a", Wants(1, 2.0), ticket=first)
+    line.ready("a little older", Wants(1, 1.5), ticket=held)
     assert [line.next() for _ in range(5)] == ["a little older", "a", "b", "c", None]
     assert line_limit(per_replica=8, healthy=3) == 24
     assert line_limit(per_replica=8, healthy=0) == 8

@@ -12,7 +12,7 @@ import pytest
 from routing_agent import wire
 from routing_agent.control.clock import ControlClock
 from routing_agent.control.identity import Identity
-from routing_agent.control.leases import LeaseCalls
+from routing_agent.control.leases import KNOWN_TO_ANSWER_S, WAIT_S, LeaseCalls
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.reporter import Link
 from routing_agent.control.signatures import Verifier
@@ -280,3 +280,25 @@ async def test_a_client_that_leaves_while_it_waits_takes_no_place(two: Two) -> N
     two.plane.holds_leases.set()
     await two.all_is_back()
     assert two.engine.served == 0
+
+
+async def test_a_late_answer_is_waited_for_while_the_control_plane_is_known_to_answer(
+    two: Two,
+) -> None:
+    """A busy machine is no reason to refuse what the limit allows; one that is gone is."""
+    await two.start(concurrency=2)
+    counts = two.leases[0].counts
+    two.plane.holds_leases = asyncio.Event()
+    two.reported_at = sent_at = time.monotonic()
+    asked = asyncio.create_task(two.burst(1, 0))
+    await until(lambda: time.monotonic() - sent_at > 2 * WAIT_S)
+    assert counts.waits["too_late"] == 0
+    two.plane.holds_leases.set()
+    assert [r.status for r in await asked] == [200]
+    assert (counts.waits["answered"], counts.calls["answered"]) == (1, 1)
+    await two.all_is_back()
+    two.plane.holds_leases = asyncio.Event()
+    two.reported_at = two.leases[0]._answered_at = sent_at - 2 * KNOWN_TO_ANSWER_S
+    assert statuses(await two.burst(3, 0)) == {429: 3}
+    assert counts.waits["too_late"] == 3
+    two.plane.holds_leases.set()
