@@ -16,7 +16,7 @@ from routing_agent.core.retries import (
     judge_retry,
     refused_for_s,
 )
-from routing_agent.core.waiting import WaitingLine, line_limit
+from routing_agent.core.waiting import WaitingLine, Wants, line_limit
 from routing_agent.proxy import admission, continuation, life, outcome
 from routing_agent.proxy.answer import Failed, StreamAnswer
 from routing_agent.proxy.attempt import Attempt, Verdict
