@@ -26,8 +26,8 @@ MODULES = (
     "core/ring", "core/sampling", "core/shares", "core/table", "core/waiting", "metrics",
     "proxy/admission", "proxy/again", "proxy/answer", "proxy/attempt", "proxy/continuation",
     "proxy/exchange", "proxy/headers", "proxy/held", "proxy/ids", "proxy/incoming", "proxy/ingress",
-    "proxy/outcome", "proxy/request", "proxy/server", "proxy/shadows", "proxy/splice",
-    "proxy/stream", "proxy/tracing", "proxy/transcript", "proxy/upstream",
+    "proxy/outcome", "proxy/request", "proxy/server", "proxy/shadow_copy", "proxy/shadows",
+    "proxy/splice", "proxy/stream", "proxy/tracing", "proxy/transcript", "proxy/upstream",
 )  # fmt: skip
 # Its own, because the project's configuration loads Django.
 CONFIGURATION = """[mypy]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from routing_agent.proxy.incoming import Incoming
     from routing_agent.proxy.ingress import ClientConnection
     from routing_agent.proxy.server import Proxy
-    from routing_agent.proxy.shadows import Copy
+    from routing_agent.proxy.shadow_copy import Copy
 
 # How long a client may take no bytes before we give it up.
 CLIENT_STALL_S: Final = 60.0
