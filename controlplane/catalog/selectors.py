@@ -176,3 +176,10 @@ def _kv_width(version: ModelVersion) -> int | None:
     if version.kv_heads is None or version.head_dim is None:
         return None
     return version.kv_heads * version.head_dim
+
+
+def model_names_for(tenant: Tenant) -> list[str]:
+    """Give the models a tenant may call, by name."""
+    names = Model.objects.order_by("name").values_list("name", flat=True)
+    allowed = set(tenant.allowed_models)
+    return [name for name in names if not allowed or name in allowed]

@@ -28,6 +28,7 @@ MENU = (
     Entry("nodes", "Nodes", "▤", "n"),
     Entry("versions", "Versions", "◫", "v"),
     Entry("scaling", "Scaling", "⇕", "c"),
+    Entry("adapters", "Adapters", "◪", "d"),
     Entry("rollouts", "Rollouts", "⇶", "w"),
     Entry("routing", "Routing", "⇄", "r"),
     Entry("requests", "Requests", "⇢", "q"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import django_filters
 from django.db.models import Q, QuerySet
 
+from controlplane.catalog.models import Adapter
+from controlplane.console.widgets import AnyYesNo
 from controlplane.fleet.models import Node, Pool
 
 
@@ -38,3 +40,22 @@ class NodeFilter(django_filters.FilterSet):
     class Meta:
         model = Node
         fields = ["q", "zone"]
+
+
+class AdapterFilter(django_filters.FilterSet):
+    """By words in name, tenant or base model, and by whether it is pinned."""
+
+    q = django_filters.CharFilter(label="Adapter, tenant or model", method="by_text")
+    pinned = django_filters.BooleanFilter(label="Pinned", widget=AnyYesNo)
+
+    class Meta:
+        model = Adapter
+        fields = ["q", "pinned"]
+
+    def by_text(self, found: QuerySet[Adapter], name: str, value: str) -> QuerySet[Adapter]:
+        """Find adapters whose name, tenant or base model contains the text."""
+        return found.filter(
+            Q(name__icontains=value)
+            | Q(tenant__slug__icontains=value)
+            | Q(model__name__icontains=value)
+        )

@@ -2,7 +2,16 @@
 
 from django.urls import path
 
-from controlplane.fleet.views import area, charts, nodes, pools, replicas, shadows
+from controlplane.fleet.views import (
+    adapter_changes,
+    adapters,
+    area,
+    charts,
+    nodes,
+    pools,
+    replicas,
+    shadows,
+)
 
 urlpatterns = [
     path("pools/", pools.PoolList.as_view(), name="pools"),
@@ -23,4 +32,38 @@ urlpatterns = [
     path("nodes/<slug:name>/", nodes.NodePage.as_view(), name="node"),
     path("live/nodes/<slug:name>/<slug:chart>.json", charts.NodeChart.as_view(), name="node-chart"),
     path("t/<slug:slug>/models/", area.AreaModels.as_view(), name="area-models"),
+    path("adapters/", adapters.AdapterList.as_view(), name="adapters"),
+    path("adapters/upload/", adapter_changes.UploadAdapter.as_view(), name="adapter-upload"),
+    path("adapters/<slug:public_id>/", adapters.AdapterPage.as_view(), name="adapter"),
+    path(
+        "adapters/<slug:public_id>/edit/",
+        adapter_changes.EditAdapter.as_view(),
+        name="adapter-edit",
+    ),
+    path(
+        "adapters/<slug:public_id>/delete/",
+        adapter_changes.DeleteAdapter.as_view(),
+        name="adapter-delete",
+    ),
+    path("t/<slug:slug>/adapters/", adapters.AreaAdapters.as_view(), name="area-adapters"),
+    path(
+        "t/<slug:slug>/adapters/upload/",
+        adapter_changes.AreaUpload.as_view(),
+        name="area-adapter-upload",
+    ),
+    path(
+        "t/<slug:slug>/adapters/<slug:public_id>/",
+        adapters.AreaAdapter.as_view(),
+        name="area-adapter",
+    ),
+    path(
+        "t/<slug:slug>/adapters/<slug:public_id>/edit/",
+        adapter_changes.AreaEditAdapter.as_view(),
+        name="area-adapter-edit",
+    ),
+    path(
+        "t/<slug:slug>/adapters/<slug:public_id>/delete/",
+        adapter_changes.AreaDeleteAdapter.as_view(),
+        name="area-adapter-delete",
+    ),
 ]

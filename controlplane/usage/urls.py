@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from controlplane.usage import views, views_area
+from controlplane.usage import views, views_adapters, views_area
 
 urlpatterns = [
     path("requests/", views.RequestList.as_view(), name="requests"),
@@ -10,5 +10,15 @@ urlpatterns = [
     path("t/<slug:slug>/", views_area.AreaUsage.as_view(), name="area-usage"),
     path(
         "t/<slug:slug>/hours/<slug:chart>.json", views_area.AreaHours.as_view(), name="area-hours"
+    ),
+    path(
+        "adapters/<slug:public_id>/usage/",
+        views_adapters.AdapterUsage.as_view(),
+        name="adapter-usage",
+    ),
+    path(
+        "t/<slug:slug>/adapters/<slug:public_id>/usage/",
+        views_adapters.AreaAdapterUsage.as_view(),
+        name="area-adapter-usage",
     ),
 ]
