@@ -4,5 +4,7 @@ import os
 
 from django.core.asgi import get_asgi_application
 
+from controlplane.body_limit import BodyLimit
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-application = get_asgi_application()
+application = BodyLimit(get_asgi_application())

@@ -1,0 +1,100 @@
+"""Limits what a request may send, before Django reads it.
+
+Django puts a whole body on disk before any view is asked, however long it is and whoever sends it.
+So the length is judged here, and an upload, the one thing that may be large, is read only from
+somebody known: whether they may upload is the view's own question.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from importlib import import_module
+from typing import Any, Final
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
+from django.db import close_old_connections
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+# Agents' reports after a long outage are the largest other bodies: `api.agents.BODY_LIMIT_BYTES`.
+OTHERS_BYTES: Final = 17 * 1024 * 1024
+OVERHEAD_BYTES: Final = 2 * 1024 * 1024  # fields and boundaries of a form
+_UPLOADS: Final = re.compile(r"(?:/api/v1/adapters/?|(?:/t/[a-z0-9-]{1,63})?/adapters/upload/)\Z")
+
+
+class BodyLimit:
+    """An ASGI application in front of another, which never sees a body above the limit."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Refuse what is too long or comes from nobody; count the rest as it is read."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        is_upload = scope["method"] == "POST" and bool(_UPLOADS.match(scope["path"]))
+        limit = settings.ADAPTER_LIMIT_BYTES + OVERHEAD_BYTES if is_upload else OTHERS_BYTES
+        if _declared(scope) > limit:
+            said = f"The body is above {limit} bytes, the most that is read here."
+            return await _refuse(send, 413, "too_large", said)
+        if is_upload and not await _is_known(scope):
+            said = "Sign in, or send a token as `Authorization: Bearer …`, before you upload."
+            return await _refuse(send, 401, "unauthorized", said)
+        return await self._app(scope, _counted(receive, limit), send)
+
+
+def _declared(scope: Message) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value[:19])
+    return 0  # sent in chunks: counted as they come
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    """Give the body up to the limit; beyond it the sender counts as gone."""
+    seen = 0
+
+    async def next_message() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if seen > limit else message
+
+    return next_message
+
+
+@sync_to_async
+def _is_known(scope: Message) -> bool:
+    """Say whether a request carries a token or a session of somebody."""
+    from django.contrib.auth import SESSION_KEY
+
+    from controlplane.tenants import keys, selectors
+
+    close_old_connections()
+    try:
+        request = ASGIRequest(dict(scope), io.BytesIO())
+        kind, _, text = request.headers.get("Authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            of_tenant = text.strip().startswith(keys.TENANT_TOKEN)
+            find = selectors.tenant_token if of_tenant else selectors.staff_token
+            return find(text.strip()) is not None
+        cookie = request.COOKIES.get(settings.SESSION_COOKIE_NAME)
+        store = import_module(settings.SESSION_ENGINE).SessionStore
+        return cookie is not None and SESSION_KEY in store(cookie)
+    finally:
+        close_old_connections()
+
+
+async def _refuse(send: Send, status: int, code: str, message: str) -> None:
+    body = json.dumps({"error": {"code": code, "message": message}}).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
