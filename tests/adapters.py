@@ -100,3 +100,19 @@ def tarred(entries: Mapping[str, bytes], mode: str = "w:gz") -> bytes:
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     return file.getvalue()
+
+
+def keep(tenant: str = "acme", name: str = "sql", *, fill: int = 0, model: str = BASE) -> Any:
+    """Upload a sound adapter through the services and give its row."""
+    from controlplane.catalog import services
+    from controlplane.catalog.uploads import Incoming
+    from tests.factories import ACTOR, WHY
+
+    files = {
+        "adapter_config.json": config_bytes(base_model_name_or_path=model),
+        "adapter_model.safetensors": weights(fill=fill),
+    }
+    sent = [Incoming(file, io.BytesIO(content)) for file, content in files.items()]
+    wanted = services.Wanted(tenant=tenant, name=name, model=model)
+    with services.received(wanted=wanted, uploaded=sent, actor=ACTOR) as received:
+        return services.add_version(upload=received, **WHY)

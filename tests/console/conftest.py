@@ -22,6 +22,7 @@ from controlplane.telemetry import recent, source
 from controlplane.telemetry import services as roll_ups
 from controlplane.usage import services as usage
 from routing_agent import wire
+from tests import adapters
 from tests.controlplane.staff import signed_in
 from tests.controlplane.usage.lives import failure, life
 from tests.factories import WHY, make_agent, make_key, make_pool, make_replica, make_tenant
@@ -135,6 +136,7 @@ class Fleet:
     other: Replica
     ejected: Replica
     epoch: int
+    adapter: str
 
 
 def report(agent: str, replicas: list[Replica], number: int) -> wire.Report:
@@ -186,8 +188,11 @@ def report(agent: str, replicas: list[Replica], number: int) -> wire.Report:
 
 
 @pytest.fixture
-def fleet(transactional_db: None, redis_server: RedisServer, settings: Any) -> Fleet:
+def fleet(
+    transactional_db: None, redis_server: RedisServer, settings: Any, tmp_path: Path
+) -> Fleet:
     """Two pools, an ejected replica, an agent with GPUs and reports, a tenant with a key."""
+    settings.ADAPTER_DIR = tmp_path / "adapters"
     settings.REDIS_URL = redis_server.url
     settings.REDIS_TIMEOUT_S = 5.0  # a busy machine is no outage
     store = recent.store()
@@ -201,6 +206,7 @@ def fleet(transactional_db: None, redis_server: RedisServer, settings: Any) -> F
     ready, other = make_replica(pool, **held), make_replica(pool, **held)
     ejected = make_replica(pool, state=State.EJECTED, state_reason="probe timed out after 3 s")
     make_key(make_tenant())
+    adapter = adapters.keep().public_id
     kept = [life(), failure(), life("req-left", status=499, error="client_left")]
     usage.book_records(agent=agent, records=kept)
     epoch = services.republish(**WHY)
@@ -209,7 +215,7 @@ def fleet(transactional_db: None, redis_server: RedisServer, settings: Any) -> F
         store.book(report(agent.public_id, [ready, other], i + 1), now - 240 + 2 * i)
     source._points.clear()
     roll_ups.roll_up(now)
-    return Fleet(ready=ready, other=other, ejected=ejected, epoch=epoch)
+    return Fleet(ready=ready, other=other, ejected=ejected, epoch=epoch, adapter=adapter)
 
 
 @pytest.fixture
@@ -247,6 +253,14 @@ def pages(fleet: Fleet) -> list[str]:
         "/t/acme/models/",
         "/t/acme/limits/",
         "/t/acme/members/",
+        "/adapters/",
+        "/adapters/upload/",
+        f"/adapters/{fleet.adapter}/",
+        f"/adapters/{fleet.adapter}/edit/",
+        f"/adapters/{fleet.adapter}/delete/",
+        "/t/acme/adapters/",
+        "/t/acme/adapters/upload/",
+        f"/t/acme/adapters/{fleet.adapter}/",
         "/requests/",
         "/requests/req-1/",
         "/requests/req-bad/",
