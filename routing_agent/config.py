@@ -7,7 +7,6 @@ before those of the command line, so the command line wins.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import socket
 import sys
@@ -22,7 +21,20 @@ import msgspec
 from routing_agent import engine_options
 from routing_agent.engine.programs import EngineRules
 from routing_agent.gpu import SimulatedGpus
-from routing_agent.http_client import split_url
+from routing_agent.option_values import (
+    TOKEN_VARIABLE,
+    ClientKey,
+    ConfigError,
+    alias,
+    base_url,
+    client_keys,
+    file_words,
+    reachable,
+    simulated_gpus,
+    size_bytes,
+    text_of,
+    token,
+)
 from routing_agent.other_routers import hints
 from routing_agent.otlp import Collector, collector_of
 from routing_agent.wire import (
@@ -33,7 +45,6 @@ from routing_agent.wire import (
     PoolSettings,
 )
 
-TOKEN_VARIABLE = "SIGNALBOX_TOKEN"  # noqa: S105 - the variable's name
 DEFAULTS = PoolSettings()
 ADAPTER_CACHE = "50GB"  # 25 adapters of the largest size that may be uploaded
 
@@ -71,18 +82,6 @@ NOT_YET: Mapping[str, str] = {
     "--profile-blocks": "prefix profiles",
     "--overload-policy": "falling back to another pool without a control plane",
 }
-
-
-class ConfigError(ValueError):
-    """An option that cannot be obeyed; the message says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientKey:
-    """A client key by its hash, and whom it belongs to."""
-
-    sha256: str
-    tenant: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,13 +261,13 @@ def _serve_from(options: argparse.Namespace) -> Config:
         raise not_yet("--overload-policy")
     settings = pool_settings(vars(options))
     role = Standalone(
-        worker_urls=tuple(_base_url("--worker-urls", url) for url in options.worker_urls),
+        worker_urls=tuple(base_url("--worker-urls", url) for url in options.worker_urls),
         settings=settings,
         overload=options.overload_policy,
         engine=options.engine,
-        aliases=dict(_alias(text) for text in options.alias),
-        client_keys=client_keys(_text_of("--client-key-file", options.client_key_file)),
-        engine_key=(_text_of("--engine-key-file", options.engine_key_file) or "").strip(),
+        aliases=dict(alias(text) for text in options.alias),
+        client_keys=client_keys(text_of("--client-key-file", options.client_key_file)),
+        engine_key=(text_of("--engine-key-file", options.engine_key_file) or "").strip(),
     )
     if len(set(role.worker_urls)) != len(role.worker_urls):
         raise ConfigError("--worker-urls names an engine twice")
@@ -277,19 +276,19 @@ def _serve_from(options: argparse.Namespace) -> Config:
 
 def _agent_from(options: argparse.Namespace) -> Config:
     role = Managed(
-        control_plane=_base_url("--control-plane", options.control_plane),
+        control_plane=base_url("--control-plane", options.control_plane),
         name=options.name,
         state_dir=options.state_dir,
-        advertise_host=options.advertise_host or _reachable(options.host),
+        advertise_host=options.advertise_host or reachable(options.host),
         zone=options.zone,
         adopt=options.adopt,
         simulated_gpus=simulated_gpus(options.simulated_gpus),
         adapter_dir=(options.adapter_dir or options.state_dir / "adapters").absolute(),
-        adapter_cache_bytes=_size("--adapter-cache", options.adapter_cache),
+        adapter_cache_bytes=size_bytes("--adapter-cache", options.adapter_cache),
         ca_file=options.ca_file,
         client_cert=options.client_cert,
         client_key=options.client_key,
-        token=_token(options.token_file),
+        token=token(options.token_file),
         engines=_engines(options),
     )
     return _config(options, role, options.drain_timeout)
@@ -319,7 +318,7 @@ def _engines(options: argparse.Namespace) -> EngineRules | None:
     host = options.engine_host or options.host
     try:
         return engine_options.rules(
-            options, host=host, address=options.advertise_host or _reachable(host)
+            options, host=host, address=options.advertise_host or reachable(host)
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -367,99 +366,3 @@ def pool_settings(values: Mapping[str, Any]) -> PoolSettings:
         reason, _, path = str(error).partition(" - at `$.")
         options = {name: option for option, name, _ in POOL_OPTIONS}
         raise ConfigError(f"{options.get(path.rstrip('`'), path)}: {reason}") from None
-
-
-def client_keys(text: str | None) -> tuple[ClientKey, ...]:
-    """Read a key file: a line is a key, or a tenant and its key; # starts a comment line."""
-    if text is None:
-        return ()
-    keys = []
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) > 2:
-            raise ConfigError(f"--client-key-file, line {number}: expected KEY or TENANT KEY")
-        digest = hashlib.sha256(words[-1].encode()).hexdigest()
-        keys.append(ClientKey(digest, words[0] if len(words) == 2 else "local"))
-    if not keys:
-        raise ConfigError("--client-key-file has no key; leave the option out for open access")
-    return tuple(keys)
-
-
-def simulated_gpus(text: str | None) -> SimulatedGpus | None:
-    """Read N,MODEL,MEMORY, the memory in bytes or with GB or GiB."""
-    if text is None:
-        return None
-    try:
-        count, model, memory = text.split(",")
-        return SimulatedGpus(int(count), model.strip(), memory_bytes(memory))
-    except ValueError:
-        raise ConfigError(f"--simulated-gpus {text!r}: expected N,MODEL,MEMORY") from None
-
-
-def _size(option: str, text: str) -> int:
-    try:
-        return memory_bytes(text)
-    except ValueError:
-        raise ConfigError(f"{option} {text!r}: expected a size, as 50GB") from None
-
-
-def memory_bytes(text: str) -> int:
-    """Read an amount of memory: 80GB, 80GiB, or bytes."""
-    units = {"GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6}
-    for unit, factor in units.items():
-        if text.strip().endswith(unit):
-            return int(float(text.strip().removesuffix(unit)) * factor)
-    return int(text)
-
-
-def file_words(content: Mapping[str, Any]) -> list[str]:
-    """Turn a configuration file into the options it stands for."""
-    words: list[str] = []
-    for key, value in content.items():
-        option = "--" + key.replace("_", "-")
-        if isinstance(value, dict):
-            words += [word for k, v in value.items() for word in (option, f"{k}={v}")]
-        elif isinstance(value, list):
-            words += [option, *map(str, value)]
-        elif isinstance(value, bool):
-            words += [option] if value else []
-        else:
-            words += [option, str(value)]
-    return words
-
-
-def _alias(text: str) -> tuple[str, str]:
-    name, separator, model = text.partition("=")
-    if not (name and separator and model):
-        raise ConfigError(f"--alias {text!r}: expected NAME=MODEL")
-    return name, model
-
-
-def _base_url(option: str, url: str) -> str:
-    try:
-        split_url(url)
-    except ValueError as error:
-        raise ConfigError(f"{option}: {error}") from None
-    return url.rstrip("/")
-
-
-def _reachable(host: str) -> str:
-    return socket.gethostname() if host in ("", "0.0.0.0", "::") else host  # noqa: S104 - compared
-
-
-def _text_of(option: str, path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option}: {path} cannot be read ({error})") from None
-
-
-def _token(path: Path | None) -> str:
-    """Give the one-time token; a registered agent needs none, so its file may be gone."""
-    if path is None or not path.exists():
-        return os.environ.get(TOKEN_VARIABLE, "").strip()
-    return (_text_of("--token-file", path) or "").strip()

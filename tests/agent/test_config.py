@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from routing_agent.config import (
-    POOL_OPTIONS,
-    ConfigError,
-    agent_config,
-    client_keys,
-    memory_bytes,
-    serve_config,
-    simulated_gpus,
-)
+from routing_agent.config import POOL_OPTIONS, agent_config, serve_config
 from routing_agent.gpu import SimulatedGpus
+from routing_agent.option_values import ConfigError, client_keys, memory_bytes, simulated_gpus
 from routing_agent.wire import PoolSettings
 
 WORKERS = ["--worker-urls", "http://127.0.0.1:8001", "http://[::1]:8002/"]

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from routing_agent import standalone
-from routing_agent.config import ClientKey, Standalone
+from routing_agent.config import Standalone
 from routing_agent.core.table import compile_table
 from routing_agent.engine.base import ServedModel
 from routing_agent.http_client import HttpClient
+from routing_agent.option_values import ClientKey
 from routing_agent.standalone import Discovery, Found, build_table, model_names
 from routing_agent.wire import PoolSettings, table_digest
 from tests.agent.engine.pages import Pages, models
