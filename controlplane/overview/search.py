@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.db.models import Q
 from django.urls import reverse
 
-from controlplane.catalog.models import ModelVersion
+from controlplane.catalog.models import Adapter, ModelVersion
 from controlplane.fleet.models import Node, Pool, Replica
 from controlplane.rollouts.models import Rollout
 from controlplane.routing.models import RoutingEpoch
@@ -39,6 +39,7 @@ def search(text: str) -> list[Hit]:
         *_replicas(text),
         *_nodes(text),
         *_versions(text),
+        *_adapters(text),
         *_tenants(text),
         *_epochs(text),
         *_rollouts(text),
@@ -72,6 +73,15 @@ def _versions(text: str) -> list[Hit]:
         Q(name__icontains=text) | Q(model__name__icontains=text)
     ).select_related("model")
     return [_hit("version", f"{v.model.name} {v.name}", v.engine, v.pk) for v in found[:EACH]]
+
+
+def _adapters(text: str) -> list[Hit]:
+    named = Q(name__icontains=text) | Q(versions__digest__startswith=text.lower())
+    found = Adapter.objects.filter(named).select_related("tenant", "model").distinct()
+    return [
+        _hit("adapter", f"{a.tenant.slug}/{a.name}", a.model.name, a.public_id)
+        for a in found[:EACH]
+    ]
 
 
 def _tenants(text: str) -> list[Hit]:

@@ -35,6 +35,7 @@ class ReplicaPage(Page):
             "replica": replica,
             "row": rows.replica_row(replica, reports),
             "moves": replica.moves.all()[:30],
+            "placements": selectors.placements().filter(replica=replica).order_by("version_id"),
             "reports": reports,
             "gpus": self._gpus(replica, reports),
             "page_has_window": True,

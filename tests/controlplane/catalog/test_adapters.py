@@ -432,3 +432,12 @@ def test_use_is_remembered_and_older_news_change_nothing():
     services.book_adapter_use({name: now - timezone.timedelta(hours=1)})
     adapter.refresh_from_db()
     assert adapter.last_used_at == now
+
+
+def test_background_work_starts_after_the_commit(django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks(execute=False) as callbacks:
+        upload()
+    assert len(callbacks) == 2  # the loop of adapters and the publisher
+    with django_capture_on_commit_callbacks(execute=False) as callbacks, pytest.raises(Conflict):
+        upload()
+    assert callbacks == []  # of what was rolled back nobody is told

@@ -225,3 +225,13 @@ def test_usage_is_told_by_adapter_and_a_tenant_sees_its_own():
     assert ">750<" not in page
     adapter.refresh_from_db()
     assert adapter.last_used_at is not None
+
+
+def test_a_replicas_page_lists_what_it_holds_and_the_search_finds_an_adapter():
+    client = signed_in()
+    adapter = uploaded(client)
+    reconcile_adapters()
+    assert "acme/sql" in text(client.get("/replicas/rpl-a/"))
+    digest = adapter.versions.get().digest
+    for words in ("sql", digest[:12]):
+        assert client.get("/search/", {"q": words})["Location"] == f"/adapters/{adapter.public_id}/"
