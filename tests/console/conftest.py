@@ -23,6 +23,7 @@ from controlplane.telemetry import services as roll_ups
 from controlplane.usage import services as usage
 from routing_agent import wire
 from tests import adapters
+from tests.console.rolling_out import roll_out
 from tests.controlplane.staff import signed_in
 from tests.controlplane.usage.lives import failure, life
 from tests.factories import WHY, make_agent, make_key, make_pool, make_replica, make_tenant
@@ -221,6 +222,7 @@ def fleet(
 @pytest.fixture
 def pages(fleet: Fleet) -> list[str]:
     """Every page of the console."""
+    rollout, pair = roll_out(fleet.ready.pool)
     return [
         "/",
         "/pools/",
@@ -234,6 +236,13 @@ def pages(fleet: Fleet) -> list[str]:
         "/fleet/",
         "/versions/",
         f"/versions/{ModelVersion.objects.get(model__name='m').pk}/",
+        "/rollouts/",
+        "/rollouts/start/",
+        f"/rollouts/{rollout}/",
+        f"/rollouts/{rollout}/abort/",
+        "/shadow-pairs/",
+        f"/shadow-pairs/{pair}/",
+        "/pools/chat/shadow/",
         "/routing/",
         f"/routing/epochs/{fleet.epoch}/",
         "/routing/explain/?model=m",

@@ -47,7 +47,7 @@ def evaluate(row: Rollout, now: datetime) -> str:
     step = selectors.current_step(row)
     _note_observed(step, now)
     judged = selectors.judge(row, step, now)
-    _keep(step, judged, now)
+    keep(step, judged, now)
     decision = rollouts.decide(_view(row, step), judged.analysis, elapsed_s=elapsed.total_seconds())
     return _carry_out(row, decision)
 
@@ -91,7 +91,7 @@ def _carry_out(row: Rollout, decision: Decision) -> str:
     return f"{decision.event}: {decision.reason}"
 
 
-def _keep(step: RolloutStep, judged: Judged, now: datetime) -> None:
+def keep(step: RolloutStep, judged: Judged, now: datetime) -> None:
     """Keep a look; one more of the same verdict adds to the last one's row."""
     seen = judged.analysis
     fields = {
