@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from controlplane import wake
 from controlplane.audit.selectors import fleet_revision
 from controlplane.fleet.models import Replica
+from controlplane.reliability import selectors as reliability
 from controlplane.routing import selectors
 from controlplane.routing.models import LoopRun
 
@@ -52,6 +53,8 @@ def _from_database() -> Iterator[Metric]:
     yield _gauge("signalbox_agents_behind", "Agents without the newest table.", behind)
     yield from _loops()
     yield _replicas()
+    yield from _promises()
+    yield from _alerts()
 
 
 def _loops() -> Iterator[Metric]:
@@ -84,3 +87,39 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 registry = CollectorRegistry()
 registry.register(ControlPlaneCollector())
+
+
+def _promises() -> Iterator[Metric]:
+    """Give what pools promise: Prometheus' alert rules compare with it."""
+    told = (
+        ("ttft_p99_seconds", "TTFT that 99 % of requests keep.", lambda o: o.ttft_p99_s),
+        ("tpot_p99_seconds", "TPOT that 99 % of requests keep.", lambda o: o.tpot_p99_s),
+        ("allowed_ratio", "Share of time that may go wrong.", lambda o: o.allowed_ratio),
+    )
+    promises = reliability.promises()
+    for name, text, read in told:
+        family = GaugeMetricFamily(f"signalbox_slo_{name}", text, labels=["pool"])
+        for promise in promises:
+            family.add_metric([promise.pool], read(promise.objectives))
+        yield family
+    spent = GaugeMetricFamily(
+        "signalbox_error_budget_spent_ratio", "Of this month's error budget.", labels=["pool"]
+    )
+    for promise in promises:
+        if promise.budget.state != "no-data":
+            spent.add_metric([promise.pool], promise.budget.spent_ratio)
+    yield spent
+
+
+def _alerts() -> Iterator[Metric]:
+    firing = GaugeMetricFamily(
+        "signalbox_alerts_firing", "Alerts that fire, by rule.", labels=["rule", "severity"]
+    )
+    judged_at, rules = reliability.rule_lines()
+    for line in rules:
+        if line.firing is not None:
+            firing.add_metric([line.rule.name, line.rule.severity.value], line.firing)
+    yield firing
+    if judged_at is not None:
+        age_s = max(0.0, (timezone.now() - judged_at).total_seconds())
+        yield _gauge("signalbox_alerts_judged_age_seconds", "Since rules were judged.", age_s)

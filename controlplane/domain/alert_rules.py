@@ -63,7 +63,7 @@ def _quantile(metric: str) -> str:
 
 
 def _share(codes: str, window: str = "2m") -> str:
-    counted = '{pool!="",code!~"4(0.|1.|2[0-8]|9.)"}'
+    counted = '{pool!="",code!~"4([013-9].|2[0-8])"}'
     bad = f'sum by (pool) (rate(signalbox_requests_total{{pool!="",code=~"{codes}"}}[{window}]))'
     return f"{bad} / sum by (pool) (rate(signalbox_requests_total{counted}[{window}]))"
 
@@ -249,6 +249,7 @@ RULES: Final[tuple[Rule, ...]] = (
         clear=0.5,
         for_s=0,
         remedy="SLOs shows what is left, and since when it goes.",
+        promql="signalbox_error_budget_spent_ratio > 0.5",
     ),
     Rule(
         name="budget-exhausted",
@@ -259,6 +260,7 @@ RULES: Final[tuple[Rule, ...]] = (
         clear=1.0,
         for_s=0,
         remedy="New rollout steps are refused until the month ends, or with a reason.",
+        promql="signalbox_error_budget_spent_ratio > 1",
     ),
     Rule(
         name="agent-silent",

@@ -7,6 +7,7 @@ fires goes on firing, what is pending waits, and the time without data counts fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -54,7 +55,7 @@ class Tracked:
 
 def judge(rule: Rule, seen: Reading, known: Tracked | None, *, now: datetime) -> Tracked | None:
     """Give what becomes of an alert; None: there is none."""
-    if seen.value is None:
+    if seen.value is None or math.isnan(seen.value):
         return _without_data(seen, known, now)
     limit = rule.threshold if rule.threshold is not None else seen.threshold
     if limit is None:

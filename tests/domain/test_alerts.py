@@ -95,6 +95,13 @@ def test_no_data_fires_nothing_and_ends_nothing():
     assert "No data since: frozen" in after.reason
 
 
+def test_what_is_no_number_is_no_data_and_what_is_endless_is_over_any_limit():
+    assert judge(HIGH, reading(float("nan")), None, now=at(0)) is None
+    firing, _ = played(HIGH, [9] * 7)
+    assert judge(HIGH, reading(float("nan")), firing, now=at(80)).no_data_since == at(80)
+    assert judge(HIGH, reading(float("inf")), None, now=at(0)).state is State.PENDING
+
+
 def test_time_without_data_counts_for_no_duration():
     pending = judge(HIGH, reading(9), None, now=at(0))
     pending = judge(HIGH, reading(None), pending, now=at(10))

@@ -54,6 +54,7 @@ class DiagnosisViewSet(viewsets.ViewSet):
 
     @extend_schema(
         parameters=[
+            OpenApiParameter("pool", str, OpenApiParameter.PATH),
             OpenApiParameter("question", enum=list(TITLES), description="By default ttft."),
             OpenApiParameter("alert", int, description="Look from when this alert began."),
         ],

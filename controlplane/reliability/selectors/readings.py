@@ -22,6 +22,7 @@ from controlplane.routing.models import LoopRun
 from controlplane.telemetry import live, recent, rolling
 from controlplane.telemetry.live import FRESH_S, Reports
 from controlplane.telemetry.snapshots import NoData
+from routing_agent.wire import Report
 
 # A percentile of fewer says little: with 20 the P99 is the slowest, twice in a row no accident.
 SAMPLES_LEAST: Final = 20
@@ -149,12 +150,11 @@ def _queue(seen: Seen, pool: Pool) -> Reading:
     )
 
 
-def agent_queue(report: object, pool: str) -> int | None:
+def agent_queue(report: Report, pool: str) -> int | None:
     """Give who waits in an agent's own queue of a pool; None where it does not tell."""
-    told = getattr(report, "waiting", None)
-    if told is None:
+    if report.waiting is None:
         return None
-    return sum(w.requests for w in told if w.pool == pool)
+    return sum(w.requests for w in report.waiting if w.pool == pool)
 
 
 def _kv(seen: Seen, pool: Pool) -> Reading:

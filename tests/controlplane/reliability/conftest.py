@@ -93,6 +93,7 @@ class Telling:
         *,
         at: float | None = None,
         replicas: tuple[wire.ReplicaReport, ...] = (),
+        waiting: tuple[wire.PoolWaiting, ...] | None = None,
         **delta: Any,
     ) -> None:
         """Book one report: what a pool did, and how its replicas are."""
@@ -106,6 +107,7 @@ class Telling:
             sent_at=0.0,
             pools=(told,) if delta else (),
             replicas=replicas,
+            waiting=waiting,
         )
         recent.store().book(report, time.time() if at is None else at)
 

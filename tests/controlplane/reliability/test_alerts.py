@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 import time_machine
 from django.utils import timezone
 
 from controlplane.audit.models import AuditEvent
+from controlplane.domain import latency
 from controlplane.domain.alerts import State
 from controlplane.domain.errors import Conflict, Invalid, NotFound
 from controlplane.domain.replica_states import State as Life
@@ -135,12 +135,16 @@ def test_engines_tell_of_queue_kv_cache_and_preemptions(pool, telling):
     assert seen("preemptions").value > 1
 
 
-def test_what_waits_in_an_agents_own_queue_counts_where_it_tells():
-    line = SimpleNamespace(pool="chat", requests=7)
-    other = SimpleNamespace(pool="other", requests=9)
-    assert readings.agent_queue(SimpleNamespace(waiting=(line, other)), "chat") == 7
-    assert readings.agent_queue(SimpleNamespace(waiting=()), "chat") == 0
-    assert readings.agent_queue(SimpleNamespace(), "chat") is None
+def test_what_waits_in_an_agents_own_queue_counts_where_it_tells(pool, telling):
+    telling.tell(requests={"200": 1}, waiting=(wire.PoolWaiting(pool="chat", requests=7),))
+    assert seen("queue-long").value == 7
+    telling.tell(requests={"200": 1}, waiting=())
+    assert seen("queue-long").value == 0
+
+
+def test_all_samples_beyond_the_last_bound_are_a_breach(pool, telling):
+    telling.tell(requests={"200": 100}, ttft={latency.OVERFLOW: 100})
+    assert seen("ttft-high").value == LATENCY_BOUNDS_S[-1]
 
 
 def test_figures_that_no_engine_tells_are_missing_not_zero(pool, telling):
