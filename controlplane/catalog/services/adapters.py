@@ -187,7 +187,7 @@ def _insert(adapter: Adapter, upload: Received, state: str, actor: Actor) -> Non
         created_by=actor.name,
     )
     Adapter.objects.filter(pk=adapter.pk).update(
-        version=F("version") + (newest > 0), updated_at=timezone.now()
+        version=F("version") + int(newest > 0), updated_at=timezone.now()
     )
     adapter.refresh_from_db()
 
