@@ -6,7 +6,7 @@ Adding a kind of object is one module here and one line below.
 from controlplane.declarative.section import Section
 from controlplane.declarative.sections.adapters import ADAPTERS
 from controlplane.declarative.sections.catalog import MODELS, VERSIONS
-from controlplane.declarative.sections.fleet import NODES, POOLS, REPLICAS, SPLITS
+from controlplane.declarative.sections.fleet import NODES, POOLS, REPLICAS, SHADOWS, SPLITS
 from controlplane.declarative.sections.reliability import (
     MAINTENANCE,
     SILENCES,
@@ -22,6 +22,7 @@ SECTIONS: tuple[Section, ...] = (
     NODES,
     POOLS,
     SPLITS,
+    SHADOWS,
     REPLICAS,
     SCALING,
     TENANTS,

@@ -9,7 +9,7 @@ from controlplane.declarative.section import Entry, Section, Who
 from controlplane.domain.errors import Conflict
 from controlplane.domain.replica_states import State
 from controlplane.fleet import services
-from controlplane.fleet.models import Node, Pool, Replica
+from controlplane.fleet.models import Node, Pool, Replica, Shadow
 
 
 class NodeEntry(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -213,4 +213,40 @@ REPLICAS = Section(
     update=_update_replica,
     remove=lambda e, who: services.delete_replica(replica_id=e.id, **who),
     missing=_missing,
+)
+
+
+class ShadowEntry(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which pool gets copies of another's requests, how many, and what is kept of them."""
+
+    pool: str
+    shadow_pool: str
+    ratio: float = 0.1
+    at_once: int = 4
+    keep: str = "figures"
+
+    KEY: ClassVar[tuple[str, ...]] = ("pool",)
+
+
+def _shadows() -> list[ShadowEntry]:
+    return [
+        ShadowEntry(
+            pool=row.pool.slug,
+            shadow_pool=row.shadow_pool.slug,
+            ratio=row.ratio,
+            at_once=row.at_once,
+            keep=row.keep,
+        )
+        for row in Shadow.objects.select_related("pool", "shadow_pool")
+    ]
+
+
+SHADOWS = Section(
+    name="shadows",
+    entry=ShadowEntry,
+    what="shadow",
+    read=_shadows,
+    create=lambda e, who: services.set_shadow(**e.fields(), **who),
+    update=lambda old, e, who: services.set_shadow(**e.fields(), **who),
+    remove=lambda e, who: services.remove_shadow(pool=e.pool, **who),
 )

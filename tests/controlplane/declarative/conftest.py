@@ -41,6 +41,7 @@ def everything(db: None) -> str:
         **made,
     )
     fleet.set_splits(model="org/chat", weights={"big": 90.0, "small": 10.0}, **WHY)
+    fleet.set_shadow(pool="big", shadow_pool="small", ratio=0.2, **WHY)
     fleet.register_replica(pool="big", url="http://10.0.0.1:8000", node="node-1",
                            gpu_indices=[0], **WHY)  # fmt: skip
     fleet.register_replica(pool="small", url="http://10.0.0.2:8000", **WHY)

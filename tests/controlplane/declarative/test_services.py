@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import yaml
 
 from controlplane.audit.models import AuditEvent
-from controlplane.catalog.models import Model
+from controlplane.catalog import services as catalog
+from controlplane.catalog import uploads
+from controlplane.catalog.models import Adapter, Model
+from controlplane.catalog.uploads import Incoming
 from controlplane.declarative import document, services
 from controlplane.declarative.sections import SECTIONS
-from controlplane.domain.errors import Conflict, Invalid
+from controlplane.domain.adapters import CONFIG_FILE, WEIGHTS_FILE
+from controlplane.domain.errors import Conflict, Invalid, ProblemError
 from controlplane.fleet import services as fleet
-from controlplane.fleet.models import Node, Pool, Replica, TrafficSplit
+from controlplane.fleet.models import Node, Pool, Replica, Shadow, TrafficSplit
 from controlplane.reliability.models import MaintenanceWindow, Silence, Slo, Webhook
 from controlplane.scaling.models import ScalingPolicy
 from controlplane.tenants import services as tenants
 from controlplane.tenants.models import ApiKey, Tenant
+from tests import adapters as packages
 from tests.controlplane.declarative.conftest import sha256, table_digest
 from tests.factories import WHY, make_pool, make_tenant
 
@@ -28,8 +35,8 @@ def apply(text: str, **given):
 
 
 def wipe() -> None:
-    for rows in (Replica, ScalingPolicy, Slo, MaintenanceWindow, Silence, Webhook, ApiKey, Tenant,
-                 TrafficSplit):  # fmt: skip
+    for rows in (Replica, Shadow, ScalingPolicy, Slo, MaintenanceWindow, Silence, Webhook, ApiKey,
+                 Tenant, TrafficSplit):  # fmt: skip
         rows.objects.all().delete()
     Pool.objects.update(fallback_pool=None, overload_policy="reject")
     Pool.objects.all().delete()
@@ -240,19 +247,57 @@ def test_a_configuration_that_moved_meanwhile_is_not_overwritten(everything):
     assert told.value.code == "stale_version"
 
 
-def test_adapters_are_brought_back_from_the_store_only():
+@pytest.fixture
+def adapter(settings, tmp_path):
+    """An adapter of a tenant, with its files in the store."""
+    settings.ADAPTER_DIR = tmp_path / "adapters"
     make_pool("chat")
     make_tenant("acme")
-    digest = "a" * 64
-    text = f"""
-signalbox: 1
-adapters:
-- {{tenant: acme, name: tone, model: m, digest: {digest}}}
-"""
+    make_tenant("other")
+    files = {CONFIG_FILE: packages.config_bytes(), WEIGHTS_FILE: packages.weights(fill=0)}
+    sent = [Incoming(name, io.BytesIO(content)) for name, content in files.items()]
+    wanted = catalog.Wanted(tenant="acme", name="sql", model="m")
+    with catalog.received(wanted=wanted, uploaded=sent, actor=WHY["actor"]) as upload:
+        made = catalog.add_version(upload=upload, **WHY)
+    return catalog.update_adapter(
+        public_id=made.public_id, pinned=True, shared_with=["other"], **WHY
+    )
+
+
+def test_an_adapter_is_brought_back_from_the_files_in_the_store(adapter):
+    text, before = services.export_text(), table_digest()
+    Adapter.objects.all().delete()
+    assert table_digest() != before
+    apply(text)
+    assert services.export_text() == text
+    assert table_digest() == before
+    assert Adapter.objects.get().pinned
+    assert apply(text).is_empty
+    unpinned = edited(text, lambda b: b["adapters"][0].pop("pinned"))
+    apply(unpinned)
+    assert not Adapter.objects.get().pinned
+    changed = edited(text, lambda b: b["adapters"][0].update(digest="b" * 64))
+    with pytest.raises(Conflict, match="upload the version"):
+        apply(changed)
+    apply(edited(text, lambda b: b.update(adapters=[])), remove=True)
+    assert Adapter.objects.get().deleted_at is not None
+
+
+def test_an_adapter_whose_files_are_gone_or_others_is_refused(adapter):
+    text = services.export_text()
+    digest = adapter.versions.get().digest
+    Adapter.objects.all().delete()
+    (uploads.folder_of(digest) / CONFIG_FILE).write_bytes(packages.config_bytes(r=4))
+    with pytest.raises(ProblemError) as told:
+        apply(text)
+    assert told.value.field.startswith("adapters[0]")
+    uploads.forget(digest)
     with pytest.raises(Invalid) as told:
         apply(text)
-    assert told.value.field == "adapters[0].digest"
-    assert "not in the store" in told.value.message
+    assert (told.value.field, "not in the store" in told.value.message) == (
+        "adapters[0].digest", True,
+    )  # fmt: skip
+    assert not Adapter.objects.exists()
 
 
 @pytest.mark.parametrize(
