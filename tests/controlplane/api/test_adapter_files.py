@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connections
 from django.test import AsyncClient
 
 from controlplane.catalog import services
@@ -18,6 +19,12 @@ from tests.factories import ACTOR, WHY, make_agent, make_pool, make_tenant
 pytestmark = pytest.mark.django_db(transaction=True)
 WEIGHTS = "adapter_model.safetensors"
 TOKEN = {"authorization": "Bearer sba-1"}
+
+
+@pytest.fixture(autouse=True)
+async def _no_connection_stays():
+    yield
+    await sync_to_async(connections.close_all)()
 
 
 @sync_to_async

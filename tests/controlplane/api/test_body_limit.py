@@ -6,6 +6,7 @@ import json
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connections
 
 from controlplane.body_limit import OTHERS_BYTES, BodyLimit
 from controlplane.tenants import services
@@ -14,6 +15,12 @@ from tests.factories import WHY, make_tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 UPLOAD = "/api/v1/adapters/"
+
+
+@pytest.fixture(autouse=True)
+async def _no_connection_stays():
+    yield
+    await sync_to_async(connections.close_all)()
 
 
 class Rig:
