@@ -110,6 +110,19 @@ class Scene:
     def engine(self, model: str, *options: str) -> Engine:
         """Start a simulated engine; it is gone at the end."""
         port = next(p for p in map(self.stack.ports.engine, self._numbers) if ports.is_free(p))
+        engine = Engine(self._engine_process(port, model, *options), port)
+        eventually(lambda: httpx.get(f"{engine.url}/health").status_code == 200)
+        return engine
+
+    def restart(self, engine: Engine, model: str, *options: str) -> None:
+        """Kill an engine and start another one at its address, with nothing loaded."""
+        engine.process.kill()
+        engine.process.wait(20)
+        port = int(engine.url.rpartition(":")[2])
+        engine.process = self._engine_process(port, model, *options)
+        eventually(lambda: httpx.get(f"{engine.url}/health").status_code == 200)
+
+    def _engine_process(self, port: int, model: str, *options: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "routing_agent", "simulate-engine"),
@@ -122,9 +135,7 @@ class Scene:
         )
         self._cleanup.callback(process.wait, 20)
         self._cleanup.callback(process.kill)
-        engine = Engine(process, port)
-        eventually(lambda: httpx.get(f"{engine.url}/health").status_code == 200)
-        return engine
+        return process
 
     def pool(self, slug: str, model: str, version: str, **fields: Any) -> None:
         """Make a version of a model and a pool for it."""

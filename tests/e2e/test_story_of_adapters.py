@@ -1,0 +1,89 @@
+"""The story of an adapter over real processes: uploaded, served to its tenant alone, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests import adapters as made
+from tests.e2e.scene import REASON, Client, Scene, scene_of
+from tests.e2e.stack import Stack, eventually
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+MODEL = "woven-7b"
+FAST = ("--speed", "8")
+LIVE_WITHIN_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def scene(started_stack: Stack) -> Iterator[Scene]:
+    """A model with one engine on the first node."""
+    started_stack.up()
+    with scene_of(started_stack) as one:
+        one.operator.make("models/", name=MODEL)
+        one.pool("woven", MODEL, "v1")
+        one.operator.change("pools/woven/splits/", weights={"woven": 100})
+        yield one
+
+
+def uploaded(scene: Scene, tenant: str, name: str) -> dict[str, object]:
+    """Upload an adapter for a tenant and wait until the agents know of it."""
+    files = {
+        "config": ("adapter_config.json", made.config_bytes(base_model_name_or_path=MODEL)),
+        "weights": ("adapter_model.safetensors", made.weights()),
+    }
+    answer = scene.operator.client.post(
+        "/api/v1/adapters/",
+        data={"tenant": tenant, "name": name, "model": MODEL, "reason": REASON},
+        files=files,
+    )
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def answers(client: Client, model: str) -> bool:
+    """Say whether there is an answer; until then it is a 404 of an old table, or a 503."""
+    status = client.ask(model).status_code
+    assert status in (200, 404, 502, 503)
+    return status == 200
+
+
+def text_of(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def test_an_adapter_is_served_to_its_tenant_alone_until_it_is_deleted(scene: Scene):
+    engine = scene.serve("woven", MODEL, *FAST)
+    weaver, stranger = scene.tenant("weaver"), scene.tenant("stranger")
+    client = scene.client(weaver)
+    adapter = uploaded(scene, "weaver", "silk")
+    eventually(lambda: answers(client, "silk"), limit_s=LIVE_WITHIN_S)
+    [served] = engine.adapters
+    assert served.startswith("weaver.silk.")
+    silk, base = text_of(client.ask("silk")), text_of(client.ask(MODEL))
+    assert silk != base
+    assert text_of(client.ask(MODEL, lora="silk")) == silk
+    assert "silk" in client.models()
+
+    other = scene.client(weaver, agent=2)  # not on the replica's node: sees the engine's list
+    eventually(lambda: answers(other, "silk"))
+    assert text_of(other.ask("silk")) == silk
+
+    refused = scene.client(stranger).ask("silk")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+    assert "silk" not in scene.client(stranger).models()
+
+    path = f"adapters/{adapter['id']}/"
+    eventually(lambda: scene.operator.get(path)["progress"]["code"] == "serving")
+
+    scene.restart(engine, MODEL, *FAST)
+    eventually(lambda: answers(client, "silk"), limit_s=LIVE_WITHIN_S)
+    assert engine.adapters == {served}
+    assert text_of(client.ask("silk")) == silk
+
+    scene.operator.send("DELETE", path, wanted=204)
+    eventually(lambda: client.ask("silk").status_code == 404)
+    eventually(lambda: engine.adapters == set())
