@@ -221,3 +221,35 @@ def test_memory_is_read_in_the_usual_units(text, size):
 def test_simulated_gpus_that_make_no_sense_are_refused(text):
     with pytest.raises(ConfigError, match="N,MODEL,MEMORY"):
         simulated_gpus(text)
+
+
+class TestEngines:
+    @staticmethod
+    def rules(*words):
+        config = agent_config(["--control-plane", "http://cp:8000", *words])
+        return config.role.engines
+
+    def test_without_ports_an_agent_starts_none(self):
+        assert self.rules() is None
+
+    def test_programs_ports_and_folders(self):
+        programs = ("--engine-program", "vllm=/opt/vllm", "--engine-program", "simulated")
+        rules = self.rules("--engine-ports", "8400-8419", *programs, "--engine-models", "/models")
+        assert rules.programs["vllm"] == "/opt/vllm"
+        assert rules.facts.programs == ("simulated", "vllm")
+        assert (rules.facts.first_port, rules.facts.last_port) == (8400, 8419)
+        assert (rules.host, rules.address) == ("127.0.0.1", "127.0.0.1")
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--engine-ports", "8400"), "expected FROM-TO"),
+            (("--engine-ports", "9-8"), "expected FROM-TO"),
+            (("--engine-program", "vllm"), "needs --engine-ports"),
+            (("--engine-ports", "1-2", "--engine-program", "bash"), "known are vllm"),
+        ],
+    )
+    def test_what_cannot_be_obeyed_is_refused(self, words, said, capsys):
+        with pytest.raises(SystemExit):
+            self.rules(*words)
+        assert said in capsys.readouterr().err

@@ -232,3 +232,51 @@ def test_stand_alone_nobody_pushes_and_strangers_read_nothing(method, peer, code
 
 def test_what_is_no_address_is_not_loopback():
     assert not is_loopback("localhost.evil.example")
+
+
+class TestActions:
+    @staticmethod
+    def body():
+        start = wire.StartEngine(replica="rpl-1", program="simulated", served_name="m", port=8400)
+        action = wire.Action(id="rpl-1-2", serial=2, expires_at=2e9, do=start)
+        return msgspec.json.encode(action)
+
+    @staticmethod
+    async def act(agent, body, **changes):
+        headers = agent.control_plane.signature("POST", "/agent/v1/actions", body)
+        return await agent.client.post("/agent/v1/actions", content=body, headers=headers | changes)
+
+    async def test_a_signed_action_is_handed_on_and_answered(self, agent):
+        taken = []
+
+        async def obey(action):
+            taken.append(action)
+            return wire.ActionReceipt(outcome="accepted")
+
+        agent.admin.obey = obey
+        answer = await self.act(agent, self.body())
+        assert answer.json() == {"kind": "action-receipt", "outcome": "accepted"}
+        assert [a.do.replica for a in taken] == ["rpl-1"]
+
+    async def test_an_unsigned_or_altered_one_is_not(self, agent):
+        agent.admin.obey = None
+        unsigned = await agent.client.post("/agent/v1/actions", content=self.body())
+        assert unsigned.json()["error"]["code"] == "unsigned"
+        headers = agent.control_plane.signature("POST", "/agent/v1/actions", self.body())
+        other = self.body().replace(b"rpl-1", b"rpl-2")
+        answer = await agent.client.post("/agent/v1/actions", content=other, headers=headers)
+        assert answer.json()["error"]["code"] == "wrong_signature"
+
+    async def test_an_agent_that_starts_no_engines_says_which_options_it_lacks(self, agent):
+        answer = (await self.act(agent, self.body())).json()
+        assert answer["outcome"] == "refused"
+        assert "--engine-ports" in answer["detail"]
+
+    async def test_what_is_no_action_is_refused_with_the_bad_field(self, agent):
+        async def obey(action):
+            raise AssertionError
+
+        agent.admin.obey = obey
+        answer = await self.act(agent, self.body().replace(b'"rpl-1"', b'"../x"'))
+        assert answer.status_code == 400
+        assert "do.replica" in answer.json()["error"]["message"]
