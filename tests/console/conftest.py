@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from controlplane.catalog.models import ModelVersion
 from controlplane.domain.replica_states import State
@@ -18,6 +19,7 @@ from controlplane.fleet.models import Replica
 from controlplane.fleet.views import charts
 from controlplane.overview import views
 from controlplane.routing import services
+from controlplane.scaling import services as scaling
 from controlplane.telemetry import recent, source
 from controlplane.telemetry import services as roll_ups
 from controlplane.usage import services as usage
@@ -223,6 +225,8 @@ def fleet(
 def pages(fleet: Fleet) -> list[str]:
     """Every page of the console."""
     rollout, pair = roll_out(fleet.ready.pool)
+    scaling.set_policy(pool="chat", program="simulated", min_replicas=2, **WHY)
+    scaling.decide_all(timezone.now())
     return [
         "/",
         "/pools/",
@@ -256,6 +260,11 @@ def pages(fleet: Fleet) -> list[str]:
         "/diagnosis/chat/",
         "/diagnosis/chat/?question=oom",
         "/configuration/",
+        "/scaling/",
+        "/scaling/chat/",
+        "/scaling/embed/",
+        "/scaling/chat/policy/",
+        "/scaling/chat/override/",
         "/planning/",
         "/planning/?pool=chat&model=qwen2.5-7b&gpu=a100-80gb&replica_requests_per_s=3&what_if=on",
         "/planning/?model=qwen2.5-32b&gpu=l4",
