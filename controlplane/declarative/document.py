@@ -19,7 +19,7 @@ from controlplane.declarative.section import Entry
 from controlplane.declarative.sections import SECTIONS
 from controlplane.domain.errors import Invalid
 
-LIMIT_BYTES: Final = 4 * 1024 * 1024
+LIMIT_BYTES: Final = 2 * 1024 * 1024  # Django reads no more than 2.5 MB of a form or body
 FORM: Final = 1  # of the file
 DEPTH_LIMIT: Final = 20  # engine arguments and GPUs are the deepest, at six
 _PATH: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from controlplane.audit.services import record
 from controlplane.declarative import document
@@ -80,7 +81,7 @@ def apply(
         Conflict: the configuration is no longer what the caller saw.
     """
     wanted = document.read(text)
-    with transaction.atomic():
+    with _alone(), transaction.atomic():
         before = exported()
         seen = document.digest(document.written(before))
         if expected is not None and expected != seen:
@@ -95,6 +96,18 @@ def apply(
         if dry_run:
             transaction.set_rollback(True)
     return plan
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Tell of a deadlock as what it is: somebody changes the same objects, the other way round."""
+    try:
+        yield
+    except OperationalError as error:
+        raise Conflict(
+            "Somebody changes the same objects right now; nothing was changed here. Try again.",
+            code="busy",
+        ) from error
 
 
 def _planned(
