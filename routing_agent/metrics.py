@@ -236,6 +236,8 @@ class Metrics:
         self.adapter_bytes = 0  # fetched
         self.shadows: Counter[str] = Counter()  # copies of requests, by what became of them
         self.leases = LeaseCounts()
+        # By model asked for, path, and what answered: requests, prompt, output and wasted tokens.
+        self.paths: dict[tuple[str, str, str], list[int]] = {}
         self.retries_total = 0
         self.decision_sum_s = 0.0
         self.decisions = 0
@@ -263,6 +265,33 @@ class Metrics:
             counts.requests.total[code] += 1
             counts.tokens.total["prompt"] += record.prompt_tokens
             counts.tokens.total["output"] += record.output_tokens
+
+    def took_path(
+        self, key: tuple[str, str, str], record: FinishedRequest, wasted_tokens: int
+    ) -> None:
+        """Count how it was decided which model or pool answered a request."""
+        counts = self.paths.get(key)
+        if counts is None:
+            counts = self.paths[key] = [0, 0, 0, 0]
+        counts[0] += 1
+        counts[1] += record.prompt_tokens
+        counts[2] += record.output_tokens
+        counts[3] += wasted_tokens
+
+    def paths_report(self) -> tuple[wire.ModelPath, ...]:
+        """Give what the control plane is told of these."""
+        return tuple(
+            wire.ModelPath(
+                model=model,
+                path=path,
+                answered_by=answered_by,
+                requests=counts[0],
+                prompt_tokens=counts[1],
+                output_tokens=counts[2],
+                wasted_tokens=counts[3],
+            )
+            for (model, path, answered_by), counts in self.paths.items()
+        )
 
     def answered_locally(self, status: int) -> None:
         """Count a request that never got as far as a model; good ones are not traffic."""

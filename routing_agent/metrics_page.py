@@ -33,6 +33,7 @@ def _families(metrics: Metrics, fleet: Fleet, now: float) -> Iterable[exposition
     yield from _gpus(metrics.gpus)
     yield from _leases(metrics)
     yield from _shares(fleet)
+    yield from _paths(metrics)
 
 
 def _traffic(metrics: Metrics) -> Iterable[exposition.Family]:
@@ -223,6 +224,21 @@ def _shares(fleet: Fleet) -> Iterable[exposition.Family]:
         "Weighted tokens by which tenants that waited come next, the lowest first; the highest are "
         "told.",
         counters,
+    )
+
+
+def _paths(metrics: Metrics) -> Iterable[exposition.Family]:
+    names = ("model", "path", "answered_by")
+    told = [(dict(zip(names, key, strict=True)), counts) for key, counts in metrics.paths.items()]
+    yield exposition.counter(
+        "model_paths_total",
+        "Requests by how it was decided which model (or, by shape, which pool) answers.",
+        [(labels, counts[0]) for labels, counts in told],
+    )
+    yield exposition.counter(
+        "cascade_wasted_tokens_total",
+        "Tokens that a small model wrote and a large one wrote anew.",
+        [(labels, counts[3]) for labels, counts in told if counts[3]],
     )
 
 

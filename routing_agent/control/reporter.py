@@ -191,6 +191,7 @@ class Reporter:
             replicas=tuple(r.report(now) for r in sources.fleet.replicas.values()),
             engines=sources.engines(),
             waiting=sources.traffic.waiting(),
+            paths=sources.metrics.paths_report(),
             leases=sources.metrics.leases.report(),
             open_connections=sources.traffic.open_connections,
             memory_bytes=resident_bytes(),

@@ -15,6 +15,7 @@ from routing_agent.core.limits import TenantGate
 from routing_agent.core.replica import Replica
 from routing_agent.core.retries import RetryBudget
 from routing_agent.core.ring import Ring
+from routing_agent.core.shapes import ShapeMemory, TokenRatios
 from routing_agent.core.table import Table, compile_table
 from routing_agent.wire import Endpoint, Pool, RoutingTable, Tenant
 
@@ -100,6 +101,8 @@ class Fleet:
         self.leaving: list[Replica] = []  # gone from the table, streams still running
         self.pools: dict[str, PoolState] = {}
         self.gates: dict[str, TenantGate] = {}
+        self.shapes = ShapeMemory()
+        self.ratios = TokenRatios()
         self.generation = 0  # grows with every `apply`
 
     def apply(self, table: RoutingTable, *, now: float, wall: float) -> FleetChange:
@@ -110,6 +113,7 @@ class Fleet:
         compiled = compile_table(table)
         change = self._apply_replicas(compiled, now=now, wall=wall)
         self._apply_pools(compiled, now)
+        self.ratios.keep_only(set(compiled.models))
         self._apply_gates(compiled, now)
         self.table = compiled
         self.wire_table = table

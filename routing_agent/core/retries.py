@@ -19,6 +19,7 @@ Failure = Literal[
     "not_resident",  # the engine does not have the adapter that it was seen to list
     "refused",  # the request is at fault, though the status or a 200 before it says otherwise
     "too_slow",  # no first token, or no further one, within the limit
+    "unsure",  # a small model's answer that its cascade does not trust
     "hung",  # its engine was found to compute nothing, before an answer had begun
     "lost",  # broke after the first byte went to the client
 ]
@@ -36,6 +37,7 @@ COUNTS_AGAINST_REPLICA: Final[dict[Failure, bool]] = {
     "too_slow": True,
     "hung": False,  # its health keeps it out already, and lets it in again
     "lost": True,
+    "unsure": False,
 }
 # A request that has waited its whole limit, or whose answer has begun, is not tried again.
 MAY_BE_RETRIED: Final[dict[Failure, bool]] = {
@@ -50,6 +52,7 @@ MAY_BE_RETRIED: Final[dict[Failure, bool]] = {
     "too_slow": False,
     "hung": True,
     "lost": False,
+    "unsure": False,
 }
 FAILURE_OF_STATUS: Final[dict[int, Failure]] = {
     401: "engine_error",  # the engine refuses this agent's key; the client's was good

@@ -14,7 +14,16 @@ import xxhash
 from msgspec.structs import replace
 
 from routing_agent.core import adapters, address, paths
-from routing_agent.wire import Adapter, Endpoint, ModelRoute, Pool, RoutingTable, Tenant
+from routing_agent.wire import (
+    Adapter,
+    CascadeRule,
+    ComplexityRule,
+    Endpoint,
+    ModelRoute,
+    Pool,
+    RoutingTable,
+    Tenant,
+)
 
 LOCAL_TENANT = Tenant(name="local")
 
@@ -41,6 +50,10 @@ class Model:
     pools: tuple[str, ...]  # only those with a weight above zero
     weights: tuple[float, ...]
     seeds: tuple[int, ...]  # of the pools' draws
+    limits: tuple[int | None, ...] = ()  # most prompt tokens of the pools; None: any
+    has_shapes: bool = False
+    complexity: ComplexityRule | None = None
+    cascade: CascadeRule | None = None
 
     def pool_for(self, session: int) -> str:
         """Give the pool of a session, by its 64-bit hash: the same on every agent.
@@ -61,6 +74,18 @@ class Model:
             if draw < least:
                 found, least = pools[i], draw
         return found
+
+    def pool_of_shape(self, session: int, limit: int | None) -> str:
+        """Give the pool of a session among those with this limit of prompt tokens."""
+        key = session.to_bytes(8, "little")
+        draws = [
+            (-log((xxhash.xxh3_64_intdigest(key, seed) + 1) / _HASH_SPAN) / weight, pool)
+            for pool, weight, seed, its_limit in zip(
+                self.pools, self.weights, self.seeds, self.limits, strict=True
+            )
+            if its_limit == limit
+        ]
+        return min(draws)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +222,26 @@ class _Compiler:
             seen.add(route.model)
             yield self._model(route, pools)
 
+    def _complexity(self, route: ModelRoute) -> ComplexityRule | None:
+        rule = route.complexity
+        known = {model.model for model in self.table.models}
+        for one in () if rule is None else rule.classes:
+            if one.model not in known:
+                self.faults.append(
+                    f"model '{route.model}', class '{one.name}': no model '{one.model}'"
+                )
+                return None
+        return rule
+
+    def _cascade(self, route: ModelRoute) -> CascadeRule | None:
+        rule = route.cascade
+        if rule is None:
+            return None
+        if rule.to == route.model or rule.to not in {model.model for model in self.table.models}:
+            self.faults.append(f"model '{route.model}', cascade: no other model '{rule.to}'")
+            return None
+        return rule
+
     def _model(self, route: ModelRoute, pools: Mapping[str, Pool]) -> Model:
         shares = []
         for share in route.split:
@@ -211,6 +256,10 @@ class _Compiler:
             pools=tuple(share.pool for share in shares),
             weights=tuple(share.weight for share in shares),
             seeds=tuple(_pool_seed(self.table.hash_seed, share.pool) for share in shares),
+            limits=tuple(share.max_input_tokens for share in shares),
+            has_shapes=any(share.max_input_tokens is not None for share in shares),
+            complexity=self._complexity(route),
+            cascade=self._cascade(route),
         )
 
     def _names(self, models: Mapping[str, Model]) -> dict[str, Model]:

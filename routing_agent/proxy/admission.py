@@ -14,6 +14,7 @@ from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.limits import Admission
 from routing_agent.core.paths import FORWARDED
 from routing_agent.core.table import LOCAL_TENANT, KeyOwner, Model, Table, session_hash
+from routing_agent.proxy import which_model
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.request import ParsedRequest, RequestRefused
 from routing_agent.wire import Adapter, Tenant
@@ -27,6 +28,8 @@ class Destination(msgspec.Struct):
     session: int
     prompt_tokens: int
     charge_tokens: int
+    asked: str = ""  # the model that was asked for, where a rule decided which one answers
+    path: str = ""  # how: see `wire.ModelPath`
 
 
 BEARER: Final = b"Bearer "
@@ -71,6 +74,7 @@ def find_destination(
     caller: KeyOwner,
     request: ParsedRequest,
     session_header: bytes | None,
+    body: bytes = b"",
 ) -> Destination:
     """Find model, pool and session of a request; raises `RequestRefused`."""
     adapter = None
@@ -82,6 +86,9 @@ def find_destination(
         raise RequestRefused(
             ErrorAnswer("model_not_allowed", f"This key may not call '{request.model}'.", "model")
         )
+    asked, path = model, ""
+    if model.complexity is not None and adapter is None:
+        model, path = which_model.by_class(table, model, request, body)
     if not model.pools:
         raise RequestRefused(
             ErrorAnswer(
@@ -89,7 +96,11 @@ def find_destination(
             )
         )
     session = session_of(table, caller.tenant, request, session_header)
-    pool = fleet.pools[model.pool_for(session)]
+    ratio = model.bytes_per_token
+    if model.has_shapes:
+        ratio = fleet.ratios.ratio(model.name, ratio)
+    prompt = load.prompt_tokens(request.prompt_bytes, ratio)
+    pool = fleet.pools[_pool_name(fleet, model, session, prompt)]
     if adapter is not None:
         pool = _pool_holding(fleet, model, pool, adapter)
     if pool.settings.affinity_key == "user" and request.user:
@@ -100,9 +111,16 @@ def find_destination(
             request.user.encode(),
             adapter=request.adapter,
         )
-    prompt = load.prompt_tokens(request.prompt_bytes, model.bytes_per_token)
     charge = prompt + load.output_tokens(request.max_tokens)
-    return Destination(model, pool, session, prompt, charge)
+    return Destination(model, pool, session, prompt, charge, asked.name, path)
+
+
+def _pool_name(fleet: Fleet, model: Model, session: int, prompt_tokens: int) -> str:
+    """Give the pool of a session: of those for prompts of this length, where pools differ in it."""
+    if not model.has_shapes:
+        return model.pool_for(session)
+    limit = fleet.shapes.keep((model.name, session), model.limits, prompt_tokens)
+    return model.pool_of_shape(session, limit)
 
 
 def _find_adapter(table: Table, tenant: Tenant, request: ParsedRequest) -> tuple[Model, Adapter]:

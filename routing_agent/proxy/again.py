@@ -17,7 +17,7 @@ from routing_agent.core.retries import (
     refused_for_s,
 )
 from routing_agent.core.waiting import WaitingLine, Wants, line_limit
-from routing_agent.proxy import admission, continuation, life, outcome
+from routing_agent.proxy import admission, continuation, life, outcome, which_model
 from routing_agent.proxy.answer import Failed, StreamAnswer
 from routing_agent.proxy.attempt import Attempt, Verdict
 from routing_agent.proxy.held import HeldRequest
@@ -60,10 +60,29 @@ class RetriedRequest(HeldRequest):
             failure=failed.failure,
             detail=failed.detail,
         )
-        if has_begun and not self._may_continue(attempt, pool, now):
+        if failed.failure == "unsure":
+            self._ask_large(failed, now)
+        elif has_begun and not self._may_continue(attempt, pool, now):
             self._break(outcome.final_error(failed, attempt.replica), failed)
         elif not self._retry(failed, pool, now) and not self._wait_for_room(failed, pool, now):
             self._give_up(failed)
+
+    def _ask_large(self, failed: Failed, now: float) -> None:
+        """Keep the small model's answer for want of a better one, and ask the large model."""
+        destination, table = self.destination, self.proxy.fleet.table
+        assert destination is not None and table is not None  # noqa: S101, PT018 - it was judged
+        lines = b"content-type: %b\r\n" % failed.content_type
+        self.second_best = (lines + self.own_headers(), failed.body, destination.model)
+        self.cascade_rule = None
+        if not which_model.escalate(self.proxy.fleet, table, destination):
+            self._answer_second_best(*self.second_best)
+            return
+        destination.path = "escalated"
+        self.wasted_tokens = failed.tokens
+        self.tries[-1].next = f"asks '{destination.model.name}' instead"
+        self._pool = destination.pool
+        self._route_request = RouteRequest(destination.charge_tokens, destination.session)
+        self._dispatch(now)
 
     def _may_continue(self, attempt: Attempt, pool: PoolState, now: float) -> bool:
         """Say whether another replica may write on where this one broke off; the rest is judged

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from routing_agent.core.cascade import doubt
 from routing_agent.core.engine_errors import Kind, lacks_adapter, read_error
 from routing_agent.core.retries import FAILURE_OF_STATUS, Failure, failure_of
 from routing_agent.proxy import headers
@@ -18,6 +19,8 @@ from routing_agent.proxy.stream import EventReader, StreamError
 from routing_agent.proxy.transcript import Transcript
 from routing_agent.proxy.upstream import EngineConnection
 from routing_agent.proxy.usage import Usage, usage_of_body, usage_of_tail
+from routing_agent.proxy.which_model import without_logprobs
+from routing_agent.wire import CascadeRule
 
 # A plain answer up to this size is sent once it is whole, so that a broken one can be retried.
 HOLD_BYTES: Final = 256 * 1024
@@ -60,6 +63,7 @@ class Failed(msgspec.Struct):
     retry_after: bytes | None = None
     is_event: bool = False  # `body` is the payload of the engine's own error event
     kind: Kind = "broken"
+    tokens: int = 0  # that were written in vain
 
     @property
     def event(self) -> bytes:
@@ -71,7 +75,8 @@ class PlainAnswer:
     """An answer in one piece."""
 
     __slots__ = ("_client", "_held", "_own", "_tail", "adapter", "events", "has_begun",
-                 "has_token", "size_bytes", "status", "usage")  # fmt: skip
+                 "has_token", "judge", "size_bytes", "status", "strip_logprobs",
+                 "usage")  # fmt: skip
 
     def __init__(self, client: Client, own_headers: bytes) -> None:
         self._client = client
@@ -81,6 +86,8 @@ class PlainAnswer:
         self.status = 0
         self._tail = b""
         self.adapter = ""  # that the request is for
+        self.judge: CascadeRule | None = None  # of a small model's answer
+        self.strip_logprobs = False
         self.has_begun = False
         self.has_token = False
         self.events = 0
@@ -111,11 +118,29 @@ class PlainAnswer:
             if is_aborted(body):
                 return _ABORTED_ANSWER
             self.usage = usage_of_body(body)
+            if self.judge is not None:
+                judged = self._judged(self.judge, body)
+                if isinstance(judged, Failed):
+                    return judged
+                body = judged
         elif self.adapter and (failed := _not_resident(connection, body, self.adapter)):
             return failed
         self.has_begun = True
         self._client.respond(status, headers.to_client(connection.headers) + self._own, body)
         return None
+
+    def _judged(self, rule: CascadeRule, body: bytes) -> bytes | Failed:
+        """Give what the client gets of a small model's answer, or say why it gets another."""
+        try:
+            why = doubt(rule, msgspec.json.decode(body))
+        except msgspec.DecodeError:
+            return body
+        if self.strip_logprobs:
+            body = without_logprobs(body)
+        if not why:
+            return body
+        tokens = 0 if self.usage is None else self.usage.output() or 0
+        return Failed("unsure", why, _OK, body, tokens=tokens)
 
     def _begin(self, connection: EngineConnection) -> Failed | None:
         data = b"".join(self._held)

@@ -18,6 +18,7 @@ from routing_agent.proxy.answer import Client, Failed, PlainAnswer, StreamAnswer
 from routing_agent.proxy.request import ParsedRequest
 from routing_agent.proxy.transcript import Transcript
 from routing_agent.proxy.upstream import EngineConnection, EngineLink
+from routing_agent.wire import CascadeRule
 
 # A kept-alive connection that dies this soon after a request was written to it, without a byte of
 # an answer, was being closed by the engine already: the request was never read, so sending it on a
@@ -40,6 +41,8 @@ class Owner(Protocol):
     """The exchange an attempt belongs to."""
 
     strip_usage: bool
+    cascade_rule: CascadeRule | None
+    strip_logprobs: bool
     request: ParsedRequest | None
     transcript: Transcript | None
 
@@ -198,6 +201,8 @@ class Attempt:
                 transcript=owner.transcript,
             )
             answer.adapter = self.adapter
+            if owner.cascade_rule is not None and isinstance(answer, PlainAnswer):
+                answer.judge, answer.strip_logprobs = owner.cascade_rule, owner.strip_logprobs
             if owner.request is not None and isinstance(answer, StreamAnswer):
                 answer.choices = owner.request.choices
         failed = answer.arrived(connection)

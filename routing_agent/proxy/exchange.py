@@ -14,7 +14,7 @@ from routing_agent.core.engine_traits import adapter_model
 from routing_agent.core.explain import candidates_of
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.waiting import line_limit
-from routing_agent.proxy import admission, continuation, outcome
+from routing_agent.proxy import admission, continuation, outcome, which_model
 from routing_agent.proxy.again import RetriedRequest
 from routing_agent.proxy.attempt import Attempt
 from routing_agent.proxy.errors import ErrorAnswer
@@ -53,7 +53,11 @@ class Exchange(RetriedRequest):
         path = self.incoming.path
         request = self.request = parse(self._body, path)
         session_header = self.incoming.headers.get(b"x-session-id")
-        destination = admission.find_destination(fleet, table, self.caller, request, session_header)
+        destination = admission.find_destination(
+            fleet, table, self.caller, request, session_header, self._body
+        )
+        if destination.model.cascade is not None:
+            which_model.cascade(fleet, table, destination, request, path)
         admission.check_pool(destination.pool, path, len(self._body))
         admitted = fleet.gate(self.caller.tenant, now).admit(destination.charge_tokens, now)
         if not admitted.admitted:
@@ -110,6 +114,8 @@ class Exchange(RetriedRequest):
         assert pool is not None and request is not None  # noqa: S101, PT018 - set by _admit
         began = perf_counter()
         choice = choose(request, pool, now=now, chance=self.proxy.chance)
+        if self.destination is not None and self.destination.path in which_model.CASCADES:
+            choice.route = "cascade"
         metrics = self.proxy.metrics
         metrics.decisions += 1
         metrics.decision_sum_s += perf_counter() - began
@@ -223,10 +229,23 @@ class Exchange(RetriedRequest):
             )
             if request.lora is not None:
                 body = without(body, "lora")
+        destination = self.destination
+        if destination is not None and destination.path == "cascade":
+            body = self._judged_body(body)
         if self.strip_usage or served != request.model:
             model = served if served != request.model else None
             body = rewrite(body, model=model, ask_usage=self.strip_usage)
         return outcome.request_head(self, engine_lines, len(body)), body
+
+    def _judged_body(self, body: bytes) -> bytes:
+        """Have the answer of a cascade's small model judged, by log-probabilities where it may."""
+        assert self.destination is not None  # noqa: S101 - set by _accept
+        self.cascade_rule = rule = self.destination.model.cascade
+        if rule is None or rule.min_mean_logprob is None:
+            return body
+        asking = which_model.asking_logprobs(body, self.incoming.path)
+        self.strip_logprobs = asking is not None
+        return body if asking is None else asking
 
     # -- Owner of the attempt ------------------------------------------------------------------
 

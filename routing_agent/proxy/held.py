@@ -22,7 +22,7 @@ from routing_agent.core.fleet import PoolState
 from routing_agent.core.replica import Replica
 from routing_agent.core.sampling import FAILED_FROM, is_in_share
 from routing_agent.core.stages import Try
-from routing_agent.core.table import KeyOwner
+from routing_agent.core.table import KeyOwner, Model
 from routing_agent.metrics import FinishedRequest
 from routing_agent.proxy import admission, ids, life, outcome, tracing
 from routing_agent.proxy.answer import Failed
@@ -73,6 +73,10 @@ class HeldRequest:
     is_queued = False
     _client_is_full = False
     _end_at = NEVER
+    cascade_rule: wire.CascadeRule | None = None  # of a small model's answer that is to be judged
+    strip_logprobs = False  # only we asked for them
+    second_best: tuple[bytes, bytes, Model] | None = None  # a small model's answer: headers, body
+    wasted_tokens = 0  # of that answer
     _fair_charge: tuple[FairShares, float] | None = None  # of one that waited in a queue
     _failed: Failed | None = None  # what the last attempt met
     _fallen_back = False
@@ -246,7 +250,7 @@ class HeldRequest:
             self._break(outcome.final_error(failed, attempt.replica), failed)
             return
         code = outcome.IN_ITS_WORDS.get(failed.failure)
-        if code is not None and failed.status:
+        if code is not None and failed.status and self.second_best is None:
             lines, body = outcome.engine_words(failed)
             self.client.respond(failed.status, lines + self.own_headers(), body)
             self._finish(failed.status, code, monotonic())
@@ -257,10 +261,20 @@ class HeldRequest:
         if self.has_begun:
             self._break(error, None)
             return
+        if self.second_best is not None:
+            self._answer_second_best(*self.second_best)
+            return
         self.detail = life.own_words(error.code, error.message)
         lines = b"content-type: application/json\r\n" + error.headers()
         self.client.respond(error.status, lines + self.own_headers(), error.body())
         self._finish(error.status, error.code, monotonic())
+
+    def _answer_second_best(self, lines: bytes, body: bytes, small: Model) -> None:
+        """Send what the small model wrote: the large one has nothing better."""
+        assert self.destination is not None  # noqa: S101 - something was escalated
+        self.destination.path, self.destination.model = "cascade", small
+        self.client.respond(200, lines, body)
+        self._finish(200, "", monotonic())
 
     def _note_tokens(self, record: FinishedRequest) -> None:
         replica = self.bound_to
@@ -268,6 +282,18 @@ class HeldRequest:
             replica.prompt_tokens_total += record.prompt_tokens
             replica.cached_prompt_tokens_total += record.cached_prompt_tokens
             replica.output_tokens_total += record.output_tokens
+
+    def _note_path(self, to: admission.Destination, record: FinishedRequest) -> None:
+        """Count how it was decided who answers, and learn what a token of its model weighs."""
+        metrics, pool = self.proxy.metrics, self._pool
+        if to.path:
+            metrics.took_path((to.asked, to.path, to.model.name), record, self.wasted_tokens)
+        if to.model.has_shapes and pool is not None:
+            metrics.took_path((to.model.name, "shape", pool.pool.name), record, 0)
+            request = self.request
+            if request is not None and not record.estimated:
+                told, prompt = to.model.bytes_per_token, request.prompt_bytes
+                self.proxy.fleet.ratios.learn(to.model.name, told, prompt, record.prompt_tokens)
 
     def _finish(self, status: int, error: str, now: float) -> None:
         """Give back what the request holds, and write its one record."""
@@ -288,6 +314,8 @@ class HeldRequest:
             gate = self.proxy.fleet.gate(self.caller.tenant, now)
             used = record.prompt_tokens + record.output_tokens
             gate.release(charged=destination.charge_tokens, used=used)
+        if destination is not None and (destination.path or destination.model.has_shapes):
+            self._note_path(destination, record)
         if self._fair_charge is not None:
             shares, charged = self._fair_charge
             tenant = self.caller.tenant.name

@@ -223,6 +223,23 @@ def _part(part: Part, *, with_text: bool) -> tuple[int, bytes]:
     return len(text), text if with_text else b""
 
 
+def last_text(body: bytes) -> tuple[int, bool, str]:
+    """Give a conversation's messages, whether it offers tools, and the text of the last message."""
+    try:
+        envelope = ENVELOPE.decode(body)
+    except msgspec.MsgspecError:
+        return 1, False, ""  # in a shape that the engine may judge
+    has_tools = envelope.tools is not NO_RAW and bytes(envelope.tools) not in _NOTHING
+    messages = envelope.messages
+    if not messages:
+        raw = envelope.prompt if envelope.prompt is not NO_RAW else envelope.input
+        return 1, has_tools, "" if raw is NO_RAW else bytes(raw).decode("utf-8", "replace")
+    content = messages[-1].content
+    if isinstance(content, str):
+        return len(messages), has_tools, content
+    return len(messages), has_tools, " ".join(part.text or "" for part in content or ())
+
+
 def _bad_json(message: str) -> RequestRefused:
     return RequestRefused(ErrorAnswer("invalid_json", message))
 

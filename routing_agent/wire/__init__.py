@@ -155,6 +155,9 @@ from routing_agent.wire.reports import (
     Histogram as Histogram,
 )
 from routing_agent.wire.reports import (
+    ModelPath as ModelPath,
+)
+from routing_agent.wire.reports import (
     PoolDelta as PoolDelta,
 )
 from routing_agent.wire.reports import (
@@ -201,6 +204,15 @@ from routing_agent.wire.tables import (
 )
 from routing_agent.wire.tables import (
     ApiKey as ApiKey,
+)
+from routing_agent.wire.tables import (
+    CascadeRule as CascadeRule,
+)
+from routing_agent.wire.tables import (
+    ComplexityClass as ComplexityClass,
+)
+from routing_agent.wire.tables import (
+    ComplexityRule as ComplexityRule,
 )
 from routing_agent.wire.tables import (
     Endpoint as Endpoint,

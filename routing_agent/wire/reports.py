@@ -79,6 +79,23 @@ class PoolWaiting(Message, frozen=True, kw_only=True):
     oldest_s: Annotated[float, Meta(ge=0)] = 0.0  # how long the first of them has waited
 
 
+class ModelPath(Message, frozen=True, kw_only=True):
+    """How often an agent answered for a model by one path since it started, and by what.
+
+    `path` is a class's name, `cascade` (the small model's answer was good enough), `escalated`,
+    `direct` (a stream: nothing of it can be judged before it is sent), or `shape`.
+    """
+
+    model: str
+    path: str
+    answered_by: str  # a model, or a pool where the path is `shape`
+    requests: Count = 0
+    prompt_tokens: Count = 0
+    output_tokens: Count = 0
+    # Written by the small model and thrown away.
+    wasted_tokens: Count = 0
+
+
 class TenantDelta(Message, frozen=True, kw_only=True):
     """What a tenant did since the previous report."""
 
@@ -137,6 +154,7 @@ class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report")
     shadow_pairs: tuple[ShadowPair, ...] = ()
     engines: tuple[EngineProcess, ...] = ()  # that this agent started
     waiting: tuple[PoolWaiting, ...] | None = None  # None: an older agent, which does not tell
+    paths: tuple[ModelPath, ...] = ()
     leases: LeaseHealth | None = None  # None: an older agent, which does not tell
     open_connections: Count = 0
     memory_bytes: Count | None = None

@@ -73,6 +73,33 @@ class WeightedPool(Message, frozen=True, kw_only=True):
 
     pool: str
     weight: Annotated[float, Meta(ge=0)] = 100.0
+    # Only requests whose prompt is estimated to have at most so many tokens; None: any.
+    max_input_tokens: Count | None = None
+
+
+class ComplexityClass(Message, frozen=True, kw_only=True):
+    """Requests whose score is below `below` (None: all the rest) go to `model`."""
+
+    name: str
+    model: str
+    below: float | None = None
+
+
+class ComplexityRule(Message, frozen=True, kw_only=True):
+    """Which model answers, by how complex a request is: a linear score over cheap features."""
+
+    weights: dict[str, float] = {}
+    bias: float = 0.0
+    classes: tuple[ComplexityClass, ...] = ()
+
+
+class CascadeRule(Message, frozen=True, kw_only=True):
+    """When an answer of this model is not trusted and `to` is asked instead."""
+
+    to: str
+    min_mean_logprob: float | None = None
+    on_cut: bool = True
+    on_refusal: bool = True
 
 
 class ModelRoute(Message, frozen=True, kw_only=True):
@@ -83,6 +110,8 @@ class ModelRoute(Message, frozen=True, kw_only=True):
     split: tuple[WeightedPool, ...] = ()
     bytes_per_token: Annotated[float, Meta(gt=0)] = 4.0
     context_tokens: Count | None = None
+    complexity: ComplexityRule | None = None
+    cascade: CascadeRule | None = None
 
 
 class TenantLimits(Message, frozen=True, kw_only=True):
