@@ -14,6 +14,7 @@ from controlplane.fleet.api_adapters import AdapterViewSet
 from controlplane.fleet.api_nodes import AgentViewSet, NodeViewSet
 from controlplane.fleet.api_replicas import ReplicaViewSet
 from controlplane.fleet.api_shadows import ShadowViewSet
+from controlplane.fleet.api_which_model import WhichModelViewSet
 from controlplane.planning.api import PlanViewSet
 from controlplane.reliability.api.alerts import AlertViewSet, SilenceViewSet
 from controlplane.reliability.api.diagnosis import DiagnosisViewSet
@@ -53,6 +54,7 @@ for prefix, viewset, basename in (
     ("memberships", MembershipViewSet, "membership"),
     ("tenant-tokens", TenantTokenViewSet, "tenant-token"),
     ("usage", UsageViewSet, "usage"),
+    ("which-model", WhichModelViewSet, "which-model"),
     ("routing-tables", RoutingTableViewSet, "routing-table"),
     ("audit-events", AuditEventViewSet, "audit-event"),
     ("requests", RequestViewSet, "request"),

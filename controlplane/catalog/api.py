@@ -43,6 +43,8 @@ class ModelSerializer(ReadOnlySerializer):
             "aliases",
             "description",
             "bytes_per_token",
+            "complexity",
+            "cascade",
             "version_count",
             "pool_count",
             "created_at",
@@ -58,6 +60,18 @@ class ModelChange(VersionedInput):
     aliases = serializers.ListField(child=serializers.CharField(max_length=200), required=False)
     description = serializers.CharField(max_length=300, required=False, allow_blank=True)
     bytes_per_token = serializers.FloatField(min_value=0.1, required=False)
+    complexity = serializers.DictField(
+        required=False,
+        allow_null=True,
+        help_text="Which model answers by how complex a request is: `weights` of features, `bias`, "
+        "`classes` of `name`, `model` and `below`. Null: this one.",
+    )
+    cascade = serializers.DictField(
+        required=False,
+        allow_null=True,
+        help_text="Asks the model `to` where an answer is not trusted: `min_mean_logprob`, "
+        "`on_cut`, `on_refusal`. Null: never.",
+    )
 
 
 class ModelInput(ModelChange):

@@ -42,6 +42,9 @@ class Model(models.Model):
     description = models.CharField(max_length=300, blank=True)
     # Bytes of prompt text a token, until the engines' own figures calibrate it.
     bytes_per_token = models.FloatField(default=4.0, validators=[MinValueValidator(0.1)])
+    # Which model answers, where it is not this one alone: wire.ComplexityRule, wire.CascadeRule.
+    complexity = models.JSONField(null=True, blank=True)
+    cascade = models.JSONField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
     version = models.PositiveIntegerField(default=1)  # optimistic locking

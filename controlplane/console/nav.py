@@ -30,6 +30,7 @@ MENU = (
     Entry("scaling", "Scaling", "⇕", "c"),
     Entry("adapters", "Adapters", "◪", "d"),
     Entry("rollouts", "Rollouts", "⇶", "w"),
+    Entry("which-model", "Which model", "⑂", "m"),
     Entry("routing", "Routing", "⇄", "r"),
     Entry("requests", "Requests", "⇢", "q"),
     Entry("planning", "Planner", "∑", "l"),

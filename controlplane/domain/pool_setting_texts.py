@@ -209,6 +209,13 @@ TEXTS: Final[Mapping[str, Text]] = {
         "",
         "What becomes of a stream whose replica dies: `end` with an error, or `continue`.",
     ),
+    "max_input_tokens": (
+        _EDGES,
+        "Longest prompt",
+        "tokens",
+        "Only prompts estimated to be no longer come here while another pool of the model takes"
+        " longer ones; empty: any. A session keeps its pool while it fits.",
+    ),
     "max_concurrency_per_replica": (
         _EDGES,
         "Concurrency limit",

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from controlplane.domain import which_model
 from controlplane.domain.errors import Invalid
 from controlplane.domain.pool_settings import resolved_as_far_as_possible
 from controlplane.domain.replica_states import State
@@ -27,6 +28,8 @@ class ModelRow:
     name: str
     aliases: Any = ()  # JSON as stored: checked when compiled
     bytes_per_token: float = 4.0
+    complexity: Any = None  # JSON as stored, too
+    cascade: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,9 +382,39 @@ def _models(
             split=split,
             bytes_per_token=row.bytes_per_token,
             context_tokens=min(known, default=None),
+            complexity=_rule(row.complexity, which_model.complexity_of, row, taken, left_out),
+            cascade=_rule(row.cascade, which_model.cascade_of, row, taken, left_out),
         )
 
     return _each(snapshot.models, "model", lambda r: r.name, build, left_out)
+
+
+_Rule = TypeVar("_Rule", wire.ComplexityRule, wire.CascadeRule)
+
+
+def _rule(
+    raw: Any,
+    read: Callable[[Any], _Rule | None],
+    row: ModelRow,
+    models: set[str],
+    left_out: list[LeftOut],
+) -> _Rule | None:
+    """Read a model's rule; one that is not sound, or names a model that is gone, is left out."""
+    try:
+        rule = read(raw)
+    except Invalid as fault:
+        left_out.append(LeftOut(object=f"model {row.name}", problem=fault.message))
+        return None
+    named: set[str] = set()
+    if isinstance(rule, wire.ComplexityRule):
+        named = which_model.targets(rule, None)
+    elif rule is not None:
+        named = which_model.targets(None, rule)
+    if missing := sorted(named - models):
+        problem = f"its rule names the model '{missing[0]}', which is not there"
+        left_out.append(LeftOut(object=f"model {row.name}", problem=problem))
+        return None
+    return rule
 
 
 def _split_fault(row: SplitRow, pools: Mapping[str, wire.Pool]) -> str:

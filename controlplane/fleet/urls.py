@@ -11,6 +11,7 @@ from controlplane.fleet.views import (
     pools,
     replicas,
     shadows,
+    which_model,
 )
 
 urlpatterns = [
@@ -66,4 +67,6 @@ urlpatterns = [
         adapter_changes.AreaDeleteAdapter.as_view(),
         name="area-adapter-delete",
     ),
+    path("which-model/", which_model.WhichModel.as_view(), name="which-model"),
+    path("which-model/<path:name>/edit/", which_model.EditRule.as_view(), name="which-model-edit"),
 ]

@@ -153,9 +153,9 @@ def fleet_snapshot() -> FleetSnapshot:
     return FleetSnapshot(
         revision=fleet_revision(),
         models=tuple(
-            ModelRow(name=name, aliases=aliases, bytes_per_token=bytes_per_token)
-            for name, aliases, bytes_per_token in Model.objects.values_list(
-                "name", "aliases", "bytes_per_token"
+            ModelRow(**row)
+            for row in Model.objects.values(
+                "name", "aliases", "bytes_per_token", "complexity", "cascade"
             )
         ),
         pools=tuple(_pool_row(pool) for pool in _pools()),

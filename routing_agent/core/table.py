@@ -249,6 +249,7 @@ class _Compiler:
                 self.faults.append(f"model '{route.model}': no pool '{share.pool}'")
             elif share.weight > 0:
                 shares.append(share)
+        limits = tuple(pools[share.pool].settings.max_input_tokens for share in shares)
         return Model(
             name=route.model,
             bytes_per_token=route.bytes_per_token,
@@ -256,8 +257,8 @@ class _Compiler:
             pools=tuple(share.pool for share in shares),
             weights=tuple(share.weight for share in shares),
             seeds=tuple(_pool_seed(self.table.hash_seed, share.pool) for share in shares),
-            limits=tuple(share.max_input_tokens for share in shares),
-            has_shapes=any(share.max_input_tokens is not None for share in shares),
+            limits=limits,
+            has_shapes=any(limit is not None for limit in limits),
             complexity=self._complexity(route),
             cascade=self._cascade(route),
         )

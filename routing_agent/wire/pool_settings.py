@@ -62,6 +62,8 @@ class PoolSettings(Message, frozen=True, kw_only=True):
     slow_start_from_ratio: Ratio = 0.1
     drain_limit_s: Annotated[float, Meta(gt=0, le=1800)] = 600.0
     broken_stream: Literal["continue", "end"] = "end"
+    # Only requests whose prompt is estimated to have at most so many tokens; None: any.
+    max_input_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_concurrency_per_replica: Count | None = None  # None: no ceiling of our own
     body_limit_bytes: Annotated[int, Meta(ge=1024)] = 16 * 1024 * 1024
     extra_paths: tuple[str, ...] = ()

@@ -73,8 +73,6 @@ class WeightedPool(Message, frozen=True, kw_only=True):
 
     pool: str
     weight: Annotated[float, Meta(ge=0)] = 100.0
-    # Only requests whose prompt is estimated to have at most so many tokens; None: any.
-    max_input_tokens: Count | None = None
 
 
 class ComplexityClass(Message, frozen=True, kw_only=True):

@@ -268,6 +268,8 @@ def pages(fleet: Fleet) -> list[str]:
         "/planning/",
         "/planning/?pool=chat&model=qwen2.5-7b&gpu=a100-80gb&replica_requests_per_s=3&what_if=on",
         "/planning/?model=qwen2.5-32b&gpu=l4",
+        "/which-model/",
+        "/which-model/m/edit/",
         "/tenants/",
         "/tenants/acme/",
         "/tenants/acme/keys/new/",

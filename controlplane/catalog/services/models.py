@@ -12,6 +12,7 @@ from controlplane.audit import services as audit
 from controlplane.audit.services import Actor
 from controlplane.catalog import selectors
 from controlplane.catalog.models import MODEL_NAME, Model
+from controlplane.domain import which_model
 from controlplane.domain.errors import Conflict, Invalid, NotFound
 from controlplane.wake import waker
 
@@ -23,6 +24,8 @@ class ModelFields(TypedDict, total=False):
     aliases: list[str]
     description: str
     bytes_per_token: float
+    complexity: dict[str, Any] | None  # wire.ComplexityRule
+    cascade: dict[str, Any] | None  # wire.CascadeRule
 
 
 @transaction.atomic
@@ -31,6 +34,7 @@ def create_model(*, name: str, actor: Actor, reason: str, **fields: Unpack[Model
     model = Model(name=name, **fields)
     locking.check(model)
     _check_names(model)
+    _check_rules(model)
     try:
         with transaction.atomic():
             model.save(force_insert=True)
@@ -55,6 +59,7 @@ def update_model(
     candidate = Model(name=name, **{**before, **changes})
     locking.check(candidate)
     _check_names(candidate)
+    _check_rules(candidate)
     locking.change(model, changes, expected_version=expected_version, called=f"The model '{name}'")
     _record("model.update", name, actor=actor, reason=reason, change=(before, _facts(model)))
     return model
@@ -103,6 +108,19 @@ def _check_names(model: Model) -> None:
             )
 
 
+def _check_rules(model: Model) -> None:
+    """Refuse rules that say nothing sound, or name models that are not there."""
+    complexity = which_model.complexity_of(model.complexity)
+    cascade = which_model.cascade_of(model.cascade)
+    named = which_model.targets(complexity, cascade)
+    known = set(Model.objects.filter(name__in=named).values_list("name", flat=True))
+    field = "complexity" if complexity is not None else "cascade"
+    if missing := sorted(named - known - {model.name}):
+        raise Invalid(f"There is no model '{missing[0]}' to send requests to.", field=field)
+    if cascade is not None and cascade.to == model.name:
+        raise Invalid("A cascade leads to another model.", field="cascade")
+
+
 def _check_alias(alias: Any) -> None:
     try:
         MODEL_NAME(alias if isinstance(alias, str) else "")
@@ -116,6 +134,8 @@ def _facts(model: Model) -> ModelFields:
         "aliases": model.aliases,
         "description": model.description,
         "bytes_per_token": model.bytes_per_token,
+        "complexity": model.complexity,
+        "cascade": model.cascade,
     }
 
 

@@ -17,6 +17,7 @@ from routing_agent.wire import (
     ComplexityRule,
     ModelRoute,
     Pool,
+    PoolSettings,
     RoutingTable,
     WeightedPool,
 )
@@ -164,7 +165,13 @@ def test_odd_usage_teaches_nothing_and_models_that_are_gone_are_forgotten():
 
 
 def table(**route: object) -> RoutingTable:
-    pools = tuple(Pool(name=n, model=n, version="v1", overload="reject") for n in ("short", "long"))
+    pools = (
+        Pool(
+            name="short", model="m", version="v1", overload="reject",
+            settings=PoolSettings(max_input_tokens=100),
+        ),
+        Pool(name="long", model="m", version="v1", overload="reject"),
+    )  # fmt: skip
     return RoutingTable(
         lineage="l",
         epoch=1,
@@ -176,7 +183,7 @@ def table(**route: object) -> RoutingTable:
 
 def test_shapes_are_drawn_among_the_pools_of_a_limit():
     split = (
-        WeightedPool(pool="short", max_input_tokens=100),
+        WeightedPool(pool="short"),
         WeightedPool(pool="long"),
     )
     model = compile_table(table(split=split)).models["m"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from routing_agent import metrics_page, wire
 from tests.agent.proxy.client import chat
@@ -158,8 +159,10 @@ async def test_an_error_of_the_small_model_is_no_reason_to_ask_the_large_one(rig
 
 async def test_long_prompts_go_to_the_long_pool_and_the_session_stays_there(rig):
     await two_models(rig, obliging(), obliging())
-    split = (wire.WeightedPool(pool="m", max_input_tokens=50), wire.WeightedPool(pool="large"))
-    rig.apply(models=(wire.ModelRoute(model="m", split=split),))
+    split = (wire.WeightedPool(pool="m"), wire.WeightedPool(pool="large"))
+    small, large = rig.table.pools
+    short = replace(small, settings=replace(small.settings, max_input_tokens=50))
+    rig.apply(models=(wire.ModelRoute(model="m", split=split),), pools=(short, large))
     long = chat(messages=[{"role": "user", "content": "word " * 200}], session_id="s")
     assert (await rig.ask(chat(session_id="s"))).headers["x-signalbox-pool"] == "m"
     assert (await rig.ask(long)).headers["x-signalbox-pool"] == "large"
