@@ -303,14 +303,14 @@ def forget(digest: str) -> None:
     shutil.rmtree(folder_of(digest), ignore_errors=True)
 
 
-def forget_leftovers(known: frozenset[str]) -> int:
-    """Remove what a crash left behind: old stages, and packages no row knows. Say how many."""
+def forget_leftovers() -> int:
+    """Remove stages that a crash left behind, and say how many.
+
+    Packages that no row knows stay: after a database was lost they are what is left to apply.
+    """
     now, count = time.time(), 0
-    root = Path(settings.ADAPTER_DIR)
-    found = [*root.glob("incoming/*"), *(p for p in root.glob("*") if len(p.name) == 64)]
-    for folder in found:
-        is_old = now - folder.stat().st_mtime > LEFTOVER_AFTER_S
-        if is_old and folder.name not in known:
+    for folder in Path(settings.ADAPTER_DIR).glob("incoming/*"):
+        if now - folder.stat().st_mtime > LEFTOVER_AFTER_S:
             shutil.rmtree(folder, ignore_errors=True)
             count += 1
     return count

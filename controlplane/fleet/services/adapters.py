@@ -219,9 +219,5 @@ def _forget(observed: _Observed) -> int:
         catalog.forget_version(
             version_id=version.pk, actor=LOOP, reason="no agent tells of it any more"
         )
-    uploads.forget_leftovers(
-        frozenset(
-            AdapterVersion.objects.filter(removed_at__isnull=True).values_list("digest", flat=True)
-        )
-    )
+    uploads.forget_leftovers()
     return len(gone)

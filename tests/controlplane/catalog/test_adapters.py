@@ -381,16 +381,17 @@ def test_what_could_not_be_stored_in_the_database_is_kept_nowhere():
     assert on_disk() == []
 
 
-def test_leftovers_of_a_crash_are_swept_and_what_is_known_stays():
-    digest = upload().versions.get().digest
-    stale = uploads.folder_of("a" * 64)
-    half = uploads.folder_of("x").parent / "incoming" / "half"
-    for folder in (stale, half):
+def test_stages_of_a_crash_are_swept_and_packages_stay():
+    upload()
+    root = uploads.folder_of("x").parent
+    for folder in (root / "incoming" / "half", root / ("a" * 64)):
         folder.mkdir(parents=True)
+        (folder / "x").write_bytes(b"x")
         os.utime(folder, (1, 1))
-    os.utime(uploads.folder_of(digest), (1, 1))
-    assert uploads.forget_leftovers(frozenset({digest})) == 2
-    assert len(on_disk()) == 2
+    (root / "incoming" / "young").mkdir()
+    assert uploads.forget_leftovers() == 1
+    assert [p.name for p in (root / "incoming").iterdir()] == ["young"]
+    assert len(on_disk()) == 3
 
 
 # --- pin, share, use
