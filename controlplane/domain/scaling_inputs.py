@@ -55,6 +55,7 @@ class Member:
     replica: str
     state: State
     is_spare: bool = False
+    is_run: bool = True  # by an agent; what somebody else runs counts, and is left alone
     is_lost: bool = False  # its node is not heard and it does not serve
     ready_at: datetime | None = None
     figures: Figures | None = None  # None: `missing` says why

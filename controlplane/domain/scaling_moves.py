@@ -67,7 +67,7 @@ def _up(members: Sequence[Member], missing: int) -> Moves:
 
 
 def _down(members: Sequence[Member], surplus: int, *, hurried: bool) -> Moves:
-    serving = [m for m in members if not m.is_spare and not m.is_lost]
+    serving = [m for m in members if m.is_run and not m.is_spare and not m.is_lost]
     idle_states = [State.FAILED, State.PENDING] + ([State.LOADING] if hurried else [])
     idle = [m for state in idle_states for m in serving if m.state is state]
     given_up = tuple(m.replica for m in idle[:surplus])

@@ -133,6 +133,7 @@ def _member(row: Replica, views: list[_View], now: datetime) -> Member:
         replica=row.public_id,
         state=state,
         is_spare=row.is_spare,
+        is_run=is_run,
         is_lost=is_run and state in _LOSABLE and _is_silent(row.node, now),
         ready_at=row.ready_at,
         figures=figures,

@@ -66,6 +66,12 @@ def test_one_that_starts_is_given_up_only_in_a_hurry():
     assert moves(there, wanted=1, spares=0, hurried=True) == Moves(give_up=("l",))
 
 
+def test_what_somebody_else_runs_is_left_alone():
+    there = [member("a", is_run=False), member("b", inflight_tokens=9)]
+    assert moves(there, wanted=1, spares=0).drain == ("b",)
+    assert moves(there[:1], wanted=0, spares=0).is_none
+
+
 def test_nothing_to_do_says_so():
     found = moves([member("a")], wanted=1, spares=0)
     assert found.is_none
