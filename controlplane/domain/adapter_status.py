@@ -1,4 +1,4 @@
-"""How far an adapter is, over all replicas that are to hold it, in one word and one sentence."""
+"""How far an adapter is, in one word and one sentence, and what sharing base models saves."""
 
 from __future__ import annotations
 
@@ -81,3 +81,40 @@ def _faults(on: Sequence[OnReplica]) -> str:
     if silent:
         said += f"; nothing heard of {len(silent)}"
     return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """What the adapters of one base model take, and what they would take apart."""
+
+    model: str
+    adapters: int  # loaded somewhere
+    replicas: int  # that hold at least one
+    bytes_at_most: int  # of the adapters on the fullest replica
+    weight_bytes: int | None  # of the base model; None: its version does not say
+
+    @property
+    def replicas_saved(self) -> int:
+        """Give how many more replicas it would take to give each adapter one of its own."""
+        return max(0, self.adapters - self.replicas)
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Give the adapters' memory on the fullest replica over that of the base, 0 to 1."""
+        return self.bytes_at_most / self.weight_bytes if self.weight_bytes else None
+
+
+def sharing(
+    model: str, loaded: Sequence[tuple[str, str, int]], *, weight_bytes: int | None
+) -> Sharing:
+    """Add up what is loaded: (replica, adapter, bytes), once for each version on a replica."""
+    on_each: dict[str, int] = {}
+    for replica, _, size_bytes in loaded:
+        on_each[replica] = on_each.get(replica, 0) + size_bytes
+    return Sharing(
+        model=model,
+        adapters=len({adapter for _, adapter, _ in loaded}),
+        replicas=len(on_each),
+        bytes_at_most=max(on_each.values(), default=0),
+        weight_bytes=weight_bytes,
+    )

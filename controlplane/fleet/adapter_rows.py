@@ -9,8 +9,9 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from controlplane.catalog.models import Adapter, AdapterVersion
-from controlplane.domain.adapter_status import OnReplica, Progress, progress
+from controlplane.catalog.models import Adapter, AdapterVersion, ModelVersion
+from controlplane.domain.adapter_status import OnReplica, Progress, Sharing, progress, sharing
+from controlplane.domain.capacity import weight_bytes
 from controlplane.domain.placement import LeftOut
 from controlplane.fleet import selectors
 from controlplane.fleet.models import AdapterPlacement
@@ -107,3 +108,31 @@ def on_replica(placement: AdapterPlacement) -> OnReplica:
         message=placement.message,
         heard_s_ago=(timezone.now() - heard).total_seconds() if heard else None,
     )
+
+
+def sharing_by_model() -> list[Sharing]:
+    """Give for each base model what its loaded adapters take and save, by agents' last words."""
+    loaded: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+    rows = AdapterPlacement.objects.filter(stage="loaded").values_list(
+        "version__adapter__model__name",
+        "replica__public_id",
+        "version__adapter__public_id",
+        "version__size_bytes",
+    )
+    for model, replica, adapter, size_bytes in rows:
+        loaded[model].append((replica, adapter, size_bytes))
+    weights = _weights(loaded)
+    return [
+        sharing(model, told, weight_bytes=weights.get(model))
+        for model, told in sorted(loaded.items())
+    ]
+
+
+def _weights(models: Iterable[str]) -> dict[str, int]:
+    """Give the largest weights of each model's versions that say how large they are."""
+    found: dict[str, int] = {}
+    versions = ModelVersion.objects.filter(model__name__in=models, parameters__isnull=False)
+    for model, parameters, dtype in versions.values_list("model__name", "parameters", "dtype"):
+        size = weight_bytes(parameters=parameters or 0, dtype=dtype)
+        found[model] = max(size, found.get(model, 0))
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.domain.adapter_status import OnReplica, progress
+from controlplane.domain.adapter_status import OnReplica, progress, sharing
 from controlplane.domain.placement import LeftOut
 
 
@@ -48,3 +48,12 @@ def test_an_adapter_without_a_place_says_why():
 def test_a_deleted_adapter_says_where_it_still_is():
     assert progress([on("a")], is_deleted=True).said == "still on 1 replicas"
     assert progress([], is_deleted=True).code == "deleting"
+
+
+def test_sharing_a_base_model_saves_the_replicas_that_each_adapter_would_need():
+    loaded = [("r1", f"acme/{n}", 100) for n in range(5)] + [("r2", "acme/0", 100)]
+    told = sharing("m", loaded, weight_bytes=10_000)
+    assert (told.adapters, told.replicas, told.replicas_saved) == (5, 2, 3)
+    assert (told.bytes_at_most, told.memory_ratio) == (500, 0.05)
+    nothing = sharing("m", [], weight_bytes=None)
+    assert (nothing.replicas_saved, nothing.memory_ratio) == (0, None)

@@ -14,7 +14,12 @@ from controlplane.catalog import selectors
 from controlplane.catalog.models import Adapter
 from controlplane.console.listing import Listing
 from controlplane.console.mixins import Page, RoleRequired, in_dialog
-from controlplane.fleet.adapter_rows import AdapterRow, adapter_row, adapter_rows
+from controlplane.fleet.adapter_rows import (
+    AdapterRow,
+    adapter_row,
+    adapter_rows,
+    sharing_by_model,
+)
 from controlplane.fleet.filters import AdapterFilter
 from controlplane.tenants.views.area import AreaRequired
 
@@ -129,6 +134,7 @@ class AdapterList(InConsole, Listing):
         """Add what may be done here."""
         return super().get_context_data(**kwargs) | self.frame() | {
             "upload_address": self.address("adapter-upload"),
+            "sharing": [] if self.prefix else sharing_by_model(),
         }  # fmt: skip
 
 

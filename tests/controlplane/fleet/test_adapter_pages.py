@@ -9,7 +9,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
 from controlplane.audit.models import AuditEvent
-from controlplane.catalog.models import Adapter
+from controlplane.catalog.models import Adapter, ModelVersion
 from controlplane.fleet.models import AdapterPlacement
 from controlplane.fleet.services import reconcile_adapters
 from controlplane.tenants.models import Tenant
@@ -235,3 +235,17 @@ def test_a_replicas_page_lists_what_it_holds_and_the_search_finds_an_adapter():
     digest = adapter.versions.get().digest
     for words in ("sql", digest[:12]):
         assert client.get("/search/", {"q": words})["Location"] == f"/adapters/{adapter.public_id}/"
+
+
+def test_the_list_tells_what_sharing_a_base_model_saves():
+    client = signed_in()
+    for n in range(3):
+        uploaded(client, name=f"a{n}", fill=n)
+    reconcile_adapters()
+    assert "What sharing saves" not in text(client.get("/adapters/"))
+    AdapterPlacement.objects.update(stage="loaded", heard_at=timezone.now())
+    assert "no version says its parameters" in text(client.get("/adapters/"))
+    ModelVersion.objects.update(parameters=100_000)
+    page = text(client.get("/adapters/"))
+    assert "if each adapter had one" in page
+    assert "no version says" not in page
