@@ -19,6 +19,7 @@ from controlplane.reliability.models import Alert
 from controlplane.rollouts import selectors as rollouts
 from controlplane.routing import selectors as routing
 from controlplane.routing.models import LoopRun, Publication, RoutingEpoch
+from controlplane.scaling import selectors as scaling
 from controlplane.telemetry.live import Reports
 from controlplane.telemetry.prometheus import prometheus
 from controlplane.telemetry.snapshots import NoData
@@ -69,6 +70,7 @@ def problems(pools: list[Pool], reports: Reports | NoData, plane: Plane) -> list
         *machinery_problems(plane.loops, reports),
         *alert_problems(plane.firing.loud),
         *rollout_problems(),
+        *scaling_problems(),
     ]
     return in_order(found)
 
@@ -95,7 +97,7 @@ def replica_problems() -> list[Problem]:
         for r in selectors.replicas().filter(
             state__in=[State.FAILED, State.EJECTED, State.LOADING, State.WARMING, State.WAKING]
         )
-        if r.state in {State.FAILED, State.EJECTED} or _is_stuck(r)
+        if r.state in {State.FAILED, State.EJECTED} or (not r.is_spare and _is_stuck(r))
     ]
 
 
@@ -105,7 +107,9 @@ def _is_stuck(replica: Replica) -> bool:
 
 def _replica_problem(replica: Replica) -> Problem:
     remedy = "It returns by itself once probes are good."
-    if replica.state == State.FAILED:
+    if replica.state == State.FAILED and replica.executor == Replica.Executor.AGENT:
+        remedy = "Its agent starts it again by itself, after longer and longer rests."
+    elif replica.state == State.FAILED:
         remedy = "Start its engine again, then restore it."
     elif replica.state == State.EJECTED and replica.ejected_by_operator:
         remedy = "An operator took it out: restore it when it is fit."
@@ -185,6 +189,21 @@ def rollout_problems() -> list[Problem]:
             target=("rollout", str(row.pk)),
         )
         for row in rollouts.needing_a_person(timezone.now())
+    ]
+
+
+def scaling_problems() -> list[Problem]:
+    """Give pools that need more than they may have, or of which nothing is known."""
+    return [
+        Problem(
+            severity=Severity.WARNING,
+            what=f"Pool {row.pool.slug} cannot scale as its load asks",
+            why=row.reason,
+            remedy="Raise the most it may have, or see to its engines' metrics.",
+            since=row.at,
+            target=("scaling-pool", row.pool.slug),
+        )
+        for row in scaling.alarms(timezone.now())
     ]
 
 

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
@@ -39,6 +39,7 @@ STEP_S: Final = recent.STEP_S
 _FIELDS: Final = tuple(Policy.__dataclass_fields__)
 COLD_STARTS_READ: Final = 20
 LOST_AFTER_S: Final = 30.0
+ALARM_HOLDS_S: Final = 12.0  # a decision that is taken on and on is seen every five seconds
 _LOSABLE: Final = frozenset({State.LOADING, State.WARMING, State.EJECTED, State.FAILED})
 
 
@@ -295,6 +296,12 @@ def decisions(*, pool: str | None = None) -> QuerySet[ScalingDecision]:
     """Give decisions, newest first."""
     rows = ScalingDecision.objects.select_related("pool")
     return rows if pool is None else rows.filter(pool__slug=pool)
+
+
+def alarms(now: datetime) -> QuerySet[ScalingDecision]:
+    """Give the decisions of now that a person should look at."""
+    since = now - timedelta(seconds=ALARM_HOLDS_S)
+    return ScalingDecision.objects.select_related("pool").filter(is_alarm=True, last_at__gte=since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,3 +215,20 @@ class TestPages:
 
     def test_one_without_scaling_is_a_pool_page_away(self, pool):
         assert 'href="/scaling/chat/"' in signed_in("viewer").get("/pools/chat/").content.decode()
+
+
+class TestAttention:
+    def test_a_pool_that_cannot_grow_as_it_should_is_on_the_landing_page(self, pool):
+        services.set_policy(pool="chat", **WHY)
+        decision(pool, is_alarm=True, reason="but 4 replicas are the most")
+        body = signed_in("viewer").get("/").content.decode()
+        assert 'href="/scaling/chat/"' in body
+        assert "Pool chat cannot scale as its load asks" in body
+
+    def test_an_alarm_of_long_ago_and_a_warm_spare_are_not(self, pool):
+        long_ago = timezone.now() - timedelta(hours=1)
+        decision(pool, is_alarm=True, last_at=long_ago)
+        spare = make_replica(pool, state=State.WARMING, is_spare=True, state_since=long_ago)
+        body = signed_in("viewer").get("/").content.decode()
+        assert "cannot scale" not in body
+        assert spare.public_id not in body
