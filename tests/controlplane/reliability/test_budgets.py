@@ -66,6 +66,16 @@ def test_booking_twice_spends_once_and_what_came_late_is_booked_again(minute):
     assert budget().spent_minutes == pytest.approx(0.5)
 
 
+def test_a_backlog_is_booked_in_parts_the_oldest_first(minute, monkeypatch):
+    monkeypatch.setattr(services.budgets, "AT_ONCE", 3)
+    for n in range(1, 6):
+        minute(at=NOW - timedelta(minutes=n), statuses={"500": 10})
+    assert book() == "3 minutes of pools booked, 2 left for the next run"
+    assert selectors.promise("chat").booked_until == NOW - timedelta(minutes=2)
+    assert book() == "2 minutes of pools booked"
+    assert budget().spent_minutes == pytest.approx(5.0)
+
+
 def test_hours_outlive_their_minutes(minute):
     minute(at=NOW - timedelta(hours=40), statuses={"500": 10})
     book()
