@@ -29,7 +29,7 @@ MINUTES_KEPT: Final = timedelta(hours=47)  # roll-ups keep 48
 HOURS_KEPT: Final = timedelta(days=396)
 HOUR: Final = timedelta(hours=1)
 MINUTE: Final = timedelta(minutes=1)
-# Minutes of pools a run: near 8 s of a laptop. After a first start or an outage the next runs go on.
+# Minutes of pools a run: near 8 s. After a first start or an outage the next runs go on.
 AT_ONCE: Final = 10_000
 _COLUMNS: Final = ("source_requests", *SUMMED)
 Key = tuple[str, datetime]
