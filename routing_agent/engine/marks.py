@@ -28,12 +28,19 @@ def start_mark(pid: int) -> str:
 
 
 def marked_pid(mark: str) -> int:
-    """Give the living process whose environment has this mark; 0 if there is none (Linux only)."""
+    """Give the living process that carries this mark; 0 if there is none (Linux only).
+
+    An engine's children carry it too: the engine is the one that leads the group.
+    """
+    found = marked_pids(mark)
+    return next((pid for pid in found if _leads(pid)), found[0] if found else 0)
+
+
+def marked_pids(mark: str) -> list[int]:
+    """List the living processes that carry this mark in their environment (Linux only)."""
     wanted = f"{MARK}={mark}".encode()
     pids = [int(p.name) for p in PROC.iterdir() if p.name.isdigit()] if PROC.exists() else []
-    found = [pid for pid in pids if wanted in _environment(pid) and start_mark(pid)]
-    # Of an engine and its children the one that leads the group is the engine.
-    return next((pid for pid in found if _leads(pid)), found[0] if found else 0)
+    return [pid for pid in pids if wanted in _environment(pid) and start_mark(pid)]
 
 
 def tell(pid: int, number: signal.Signals, *, group: bool) -> None:

@@ -25,7 +25,7 @@ import structlog
 
 from routing_agent.engine import marks
 from routing_agent.engine.command import CommandRefused, StartCommand
-from routing_agent.engine.programs import CHECKOUT, EngineRules
+from routing_agent.engine.programs import EngineRules
 from routing_agent.wire import Action, ActionReceipt, EngineProcess, StartEngine, StopEngine
 
 log = structlog.get_logger()
@@ -181,7 +181,7 @@ class EngineProcesses:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
             return subprocess.Popen(  # noqa: S603 - words of our own making, no shell
                 command.argv,
-                cwd=CHECKOUT,
+                cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -223,8 +223,8 @@ class EngineProcesses:
                 marks.tell(record.pid, signal.SIGKILL, group=True)
             self._bound_log(record.replica)
             return
-        if record.pid and child is not None:
-            marks.tell(record.pid, signal.SIGKILL, group=True)  # what it left behind
+        for left_behind in marks.marked_pids(self._mark(record.replica)):
+            marks.tell(left_behind, signal.SIGKILL, group=False)  # they may hold its GPUs
         self._ended(record, status, now)
 
     def _ended(self, record: EngineRecord, status: int | None, now: float) -> None:

@@ -67,7 +67,7 @@ class EngineRules:
         if found is None:
             raise CommandRefused(f"--engine-program {wanted.program}: no executable {executable}.")
         if wanted.program == "simulated":
-            return StartCommand((found, *self._simulated(wanted)), {})
+            return StartCommand((found, *self._simulated(wanted)), {"PYTHONPATH": str(CHECKOUT)})
         command = start_command(wanted.program, self._options(wanted))
         return replace(command, argv=(found, *command.argv[1:]))
 

@@ -187,6 +187,21 @@ async def test_one_that_does_not_listen_is_killed_with_its_whole_group(rig, tmp_
     await until(lambda: not marks.start_mark(child))
 
 
+@pytest.mark.parametrize("is_adopted", [False, True])
+async def test_what_a_crashed_engine_leaves_behind_is_ended(rig, tmp_path, is_adopted) -> None:
+    parent = script(tmp_path, "sleep 60 & echo child $!; wait")
+    one = rig(programs={"llamacpp": parent}, folders=(tmp_path,))
+    await one.start(program="llamacpp", model_source="engine")
+    log = one.folder / "rpl-1.log"
+    await until(lambda: "child" in log.read_text())
+    child = int(log.read_text().split()[1])
+    if is_adopted:
+        one.another_life()
+    os.kill(one.of().pid, signal.SIGKILL)
+    await one.becomes("failed")
+    await until(lambda: not marks.start_mark(child))
+
+
 async def test_gpus_and_ports_are_given_once(rig, tmp_path) -> None:
     one = rig()
     assert (await one.start("rpl-1", gpus=(0, 1))).outcome == "accepted"
