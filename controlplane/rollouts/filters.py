@@ -13,16 +13,24 @@ from controlplane.rollouts.models import Rollout, ShadowPair
 class RolloutFilter(django_filters.FilterSet):
     """Which rollouts."""
 
-    running = django_filters.BooleanFilter(label="Running", method="by_running")
+    phase = django_filters.ChoiceFilter(
+        label="Phase", choices=[(p.value, p.value) for p in rollouts.Phase], empty_label="any"
+    )
+    running = django_filters.ChoiceFilter(
+        label="State",
+        choices=[("true", "running"), ("false", "over")],
+        empty_label="any",
+        method="by_running",
+    )
 
     class Meta:
         model = Rollout
         fields = ["model", "phase", "stable_pool", "canary_pool"]
 
-    def by_running(self, found: QuerySet[Rollout], name: str, value: bool) -> QuerySet[Rollout]:
+    def by_running(self, found: QuerySet[Rollout], name: str, value: str) -> QuerySet[Rollout]:
         """Find those that may still move weights, or those that may not."""
         running = {"phase__in": rollouts.RUNNING}
-        return found.filter(**running) if value else found.exclude(**running)
+        return found.filter(**running) if value == "true" else found.exclude(**running)
 
 
 class ShadowPairFilter(django_filters.FilterSet):

@@ -25,6 +25,8 @@ from controlplane.telemetry.snapshots import NoData
 # How long before a rollout stable's figures are taken from: minutes, at most what is kept fine.
 BEFORE_AT_LEAST_S = 300.0
 BEFORE_AT_MOST_S = 1800.0
+# Figures come in steps of 5 s, by reports every 2 s.
+YOUNG_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,9 @@ def judge(row: Rollout, step: RolloutStep, now: datetime) -> Judged:
     since = step.observed_at or step.began_at
     canary = measure(row.canary_pool, since.timestamp(), now.timestamp())
     if isinstance(canary, NoData):
-        return Judged(analysis=analysis.without_data(canary.reason))
+        is_young = (now - since).total_seconds() < YOUNG_S
+        why = "the figures of this step only begin to come" if is_young else canary.reason
+        return Judged(analysis=analysis.without_data(why))
     stable = _baseline(row, step, now)
     if isinstance(stable, NoData):
         return Judged(analysis=analysis.without_data(stable.reason))

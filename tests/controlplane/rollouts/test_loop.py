@@ -237,3 +237,10 @@ def test_a_rollout_of_one_step_needs_to_know_stable_before_it(figures, agent):
     assert row.phase == "Progressing"
     assert "stable before the rollout" in row.reason
     assert "the clock stands still" in row.reason
+
+
+def test_a_step_that_has_just_begun_says_so_instead_of_missing_figures(figures, agent):
+    row = started()
+    obey(agent)
+    row = look(row)
+    assert "only begin to come: the clock stands still" in row.reason
