@@ -26,7 +26,8 @@ FAST = "not slow and not browser and not e2e and not postgres"
 TOUR = "e2e"
 # One after the other they would take three times as long: most of a test is waiting.
 MOST = "not postgres and not browser and not e2e"
-OUTSIDE = "(browser or e2e) and not postgres"
+IN_BROWSERS = "browser and not e2e and not postgres"
+END_TO_END = "e2e and not postgres"
 ON_POSTGRESQL = "django_db and not one_database and not browser and not e2e"
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 # In one pass only: it makes tests slower by a third.
@@ -62,19 +63,23 @@ class Suite:
         """Most on SQLite; beside it what drives browsers or processes, and PostgreSQL."""
         with (
             tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch,
-            ThreadPoolExecutor(2) as beside,
+            ThreadPoolExecutor(3) as beside,
         ):
+            end_to_end = beside.submit(self._aside, END_TO_END)
             on_postgresql = beside.submit(self.on_postgresql)
-            outside = ["-m", OUTSIDE, *self.words]
-            from_outside = beside.submit(partial(self._pytest, outside, {}, aside=True))
+            in_browsers = beside.submit(self._aside, IN_BROWSERS)
             on_compiled = None if self.words else beside.submit(self._compiled)
             measured = {"COVERAGE_FILE": f"{scratch}/on-sqlite"}
             self._stage("tests", ["-m", MOST, *MEASURING, *self.words], measured)
-            self.run.stage("tests from outside", from_outside.result)
+            self.run.stage("tests in browsers", in_browsers.result)
             self.run.stage("tests on PostgreSQL", on_postgresql.result)
             if on_compiled is not None:
                 self.run.stage("relay compiled", on_compiled.result)
                 self.floors(measured)
+            self.run.stage("tests end to end", end_to_end.result)
+
+    def _aside(self, which: str) -> Outcome:
+        return self._pytest(["-m", which, *self.words], {}, aside=True)
 
     def _compiled(self) -> Outcome:
         """Compile the relay, as fast as may be: it is tested, not measured; run its tests so."""
