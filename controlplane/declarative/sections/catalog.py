@@ -18,6 +18,8 @@ class ModelEntry(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     aliases: list[str] = []
     description: str = ""
     bytes_per_token: float = 4.0
+    complexity: dict[str, Any] | None = None
+    cascade: dict[str, Any] | None = None
 
 
 def _models() -> list[ModelEntry]:
@@ -28,9 +30,19 @@ def _models() -> list[ModelEntry]:
             aliases=sorted(m.aliases),
             description=m.description,
             bytes_per_token=m.bytes_per_token,
+            complexity=m.complexity,
+            cascade=m.cascade,
         )
         for m in Model.objects.all()
     ]
+
+
+def _lead_on(entry: ModelEntry, who: Who) -> None:
+    """Set the rules that lead to other models, once all of them are there."""
+    if entry.complexity is not None or entry.cascade is not None:
+        services.update_model(
+            name=entry.name, complexity=entry.complexity, cascade=entry.cascade, **who
+        )
 
 
 MODELS = Section(
@@ -38,7 +50,8 @@ MODELS = Section(
     entry=ModelEntry,
     what="model",
     read=_models,
-    create=lambda e, who: services.create_model(**e.fields(), **who),
+    create=lambda e, who: services.create_model(**e.fields("complexity", "cascade"), **who),
+    finish=_lead_on,
     update=lambda old, e, who: services.update_model(**e.fields(), **who),
     remove=lambda e, who: services.delete_model(name=e.name, **who),
 )

@@ -25,6 +25,8 @@ GPUS = [{"index": 0, "model": "H100", "memory_bytes": 80 * 10**9}]
 def everything(db: None) -> str:
     """Make one of everything; gives the text of the tenant's key."""
     catalog.create_model(name="org/chat", aliases=["chat", "assistant"], **WHY)
+    catalog.create_model(name="org/large", **WHY)
+    catalog.update_model(name="org/chat", cascade={"to": "org/large", "on_cut": False}, **WHY)
     catalog.create_version(model="org/chat", name="v1", parameters=7_000_000_000, **WHY)
     old = catalog.create_version(model="org/chat", name="v0", **WHY)
     catalog.retire_version(version_id=old.pk, **WHY)
