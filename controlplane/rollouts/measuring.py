@@ -40,10 +40,23 @@ def measure(pool: str, since: float, now: float) -> Measured | NoData:
 
 
 def measure_between(pool: str, since: float, until: float, now: float) -> Measured | NoData:
-    """Give what `pool` did in a stretch that is over."""
-    if now - since <= RECENT_S:
-        base = recent.STEP_S if now - since <= FINE_S else MINUTE_S
-        return _summed(pool, *_whole(since, until, base), base)
+    """Give what a pool did in a stretch that is over, by the store that knows more of it.
+
+    The recent store may have been emptied meanwhile; roll-ups have whole minutes only.
+    """
+    rolled = _rolled_between(pool, since, until)
+    if now - since > RECENT_S:
+        return rolled
+    base = recent.STEP_S if now - since <= FINE_S else MINUTE_S
+    found = _summed(pool, *_whole(since, until, base), base)
+    if isinstance(rolled, NoData):
+        return found
+    if isinstance(found, NoData) or found.figures.requests < rolled.figures.requests:
+        return rolled
+    return found
+
+
+def _rolled_between(pool: str, since: float, until: float) -> Measured | NoData:
     window = _window(since, until, MINUTE_S)
     if window is None:
         return NoData(f"that of pool '{pool}' lasted less than a minute, and is long ago")

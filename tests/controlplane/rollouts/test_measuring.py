@@ -58,3 +58,11 @@ def test_a_dead_redis_is_said():
     found = measure("chat-a", NOW - 60, NOW)
     assert isinstance(found, NoData)
     assert "Redis does not answer" in found.reason
+
+
+def test_a_recent_store_that_was_emptied_takes_no_baseline_away(figures):
+    rolled(7, 8, 9)
+    found = measure_between("chat-a", NOW - 600, NOW - 360, NOW)
+    assert isinstance(found, Measured)
+    assert found.figures.requests == 30
+    assert "roll-up" in found.source
