@@ -7,10 +7,12 @@ comes with each reading; the value clears at `CLEAR_SHARE` of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
+
+from controlplane.domain.slos import ORDER
 
 CLEAR_SHARE: Final = 0.9  # of the limit: a tenth below it counts as over
 
@@ -46,6 +48,8 @@ class Rule:
     for_s: float
     clear_for_s: float = 60.0
     remedy: str
+    promise: str = ""  # of `slos.ORDER`, that it is about; empty: none, it costs money only
+    asks: Literal["", "more", "fewer"] = ""  # replicas
     question: str = ""  # the diagnosis that answers it
     promql: str = ""  # by pool; empty: Prometheus has no figure for it
     own_line: bool = True  # False: the overview's attention list says it in its own words
@@ -84,6 +88,8 @@ RULES: Final[tuple[Rule, ...]] = (
         threshold=2.0,
         clear=1.8,
         for_s=60,
+        promise="ttft",
+        asks="more",
         remedy="Open the diagnosis: input lengths, then queue depth, then hit rate.",
         question="ttft",
         promql=f"{_quantile('ttft')} > 2",
@@ -95,6 +101,8 @@ RULES: Final[tuple[Rule, ...]] = (
         unit="s",
         threshold=None,
         for_s=120,
+        promise="ttft",
+        asks="more",
         remedy="Open the diagnosis: input lengths, then queue depth, then hit rate.",
         question="ttft",
         promql=f"{_quantile('ttft')} > on (pool) signalbox_slo_ttft_p99_seconds",
@@ -106,6 +114,8 @@ RULES: Final[tuple[Rule, ...]] = (
         unit="s",
         threshold=None,
         for_s=120,
+        promise="tpot",
+        asks="more",
         remedy="Fewer requests at once a replica, or more replicas: generation shares the card.",
         promql=f"{_quantile('tpot')} > on (pool) signalbox_slo_tpot_p99_seconds",
     ),
@@ -118,6 +128,7 @@ RULES: Final[tuple[Rule, ...]] = (
         clear=0.8,
         is_under=True,
         for_s=300,
+        promise="tpot",
         remedy="Compare the replicas: one that lost speed takes longer for each request.",
         question="ttft",
     ),
@@ -129,6 +140,8 @@ RULES: Final[tuple[Rule, ...]] = (
         threshold=100,
         clear=80,
         for_s=30,
+        promise="ttft",
+        asks="more",
         remedy="More replicas, or a stricter overload policy: the line costs everyone time.",
         question="ttft",
     ),
@@ -142,6 +155,7 @@ RULES: Final[tuple[Rule, ...]] = (
         is_under=True,
         for_s=1800,
         clear_for_s=300,
+        asks="fewer",
         remedy="Fewer replicas would do, unless the work is bound by decoding: see the diagnosis.",
         question="gpu-low",
     ),
@@ -154,6 +168,8 @@ RULES: Final[tuple[Rule, ...]] = (
         clear=0.9,
         for_s=600,
         clear_for_s=120,
+        promise="tpot",
+        asks="more",
         remedy="There is no room for a burst: add replicas before queues grow.",
     ),
     Rule(
@@ -164,6 +180,7 @@ RULES: Final[tuple[Rule, ...]] = (
         threshold=0.01,
         clear=0.005,
         for_s=60,
+        promise="availability",
         remedy="Requests shows each failure with its attempts; the replica's page its engine.",
         promql=f"{_share('5..')} > 0.01",
     ),
@@ -175,6 +192,8 @@ RULES: Final[tuple[Rule, ...]] = (
         threshold=0.85,
         clear=0.80,
         for_s=120,
+        promise="ttft",
+        asks="more",
         remedy="Requests soon wait for memory: more replicas, or fewer requests at once.",
         question="oom",
     ),
@@ -187,6 +206,8 @@ RULES: Final[tuple[Rule, ...]] = (
         clear=0.0,
         for_s=120,
         clear_for_s=180,
+        promise="tpot",
+        asks="more",
         remedy="KV memory is short: fewer requests at once, shorter contexts, or more replicas.",
         question="oom",
     ),
@@ -200,6 +221,8 @@ RULES: Final[tuple[Rule, ...]] = (
         is_under=True,
         for_s=10,
         clear_for_s=30,
+        promise="availability",
+        asks="more",
         remedy="Its requests get 503. Each replica's page says why it is out.",
         own_line=False,
     ),
@@ -214,6 +237,8 @@ RULES: Final[tuple[Rule, ...]] = (
         is_under=True,
         for_s=10,
         clear_for_s=30,
+        promise="availability",
+        asks="more",
         remedy="Its page says why; it returns by itself once probes are good.",
         promql="max by (pool, replica) (signalbox_breaker_state) == 2",
         own_line=False,
@@ -226,6 +251,7 @@ RULES: Final[tuple[Rule, ...]] = (
         threshold=14.4,  # 2 % of a 30-day budget in one hour, seen over 1 h and 5 min
         clear=14.4,
         for_s=0,
+        promise="availability",
         remedy="At this rate the month's budget is gone within two days. Stop what changed last.",
         promql=_burns("1h", "5m", 14.4),
     ),
@@ -237,6 +263,7 @@ RULES: Final[tuple[Rule, ...]] = (
         threshold=6.0,  # 5 % of the budget in six hours, seen over 6 h and 30 min
         clear=6.0,
         for_s=0,
+        promise="availability",
         remedy="At this rate the month's budget is gone within five days. Find what fails.",
         promql=_burns("6h", "30m", 6),
     ),
@@ -248,6 +275,7 @@ RULES: Final[tuple[Rule, ...]] = (
         threshold=0.5,
         clear=0.5,
         for_s=0,
+        promise="availability",
         remedy="SLOs shows what is left, and since when it goes.",
         promql="signalbox_error_budget_spent_ratio > 0.5",
     ),
@@ -259,6 +287,7 @@ RULES: Final[tuple[Rule, ...]] = (
         threshold=1.0,
         clear=1.0,
         for_s=0,
+        promise="availability",
         remedy="New rollout steps are refused until the month ends, or with a reason.",
         promql="signalbox_error_budget_spent_ratio > 1",
     ),
@@ -303,3 +332,20 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
 )
 BY_NAME: Final[Mapping[str, Rule]] = {rule.name: rule for rule in RULES}
+
+
+def outranked(rule: Rule, firing: Iterable[Rule]) -> Rule | None:
+    """Give the firing rule of the same pool that forbids what this one asks for; None: none does.
+
+    One order for all who act, scaling included (which goes down only when no signal asks for more):
+    availability, then TTFT, then the speed of generation, then cost. So no two alerts of a pool ask
+    for opposite things at once.
+    """
+    if not rule.asks:
+        return None
+    against = [r for r in firing if r.asks and r.asks != rule.asks and _rank(r) < _rank(rule)]
+    return min(against, key=lambda r: (_rank(r), r.name), default=None)
+
+
+def _rank(rule: Rule) -> int:
+    return ORDER.index(rule.promise) if rule.promise else len(ORDER)

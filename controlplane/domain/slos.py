@@ -22,6 +22,8 @@ FREEZE_SHARE: Final = 1.0
 EARLY_AVAILABILITY_RATIO: Final = 0.9995  # tighter than the promise: an early word
 QUANTILE: Final = 0.99  # of requests that have to meet the limits of time
 OVERLOADED: Final = "429"
+# Which promise comes first when they cannot all be kept; what keeps none of them (cost) is last.
+ORDER: Final = ("availability", "ttft", "tpot")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

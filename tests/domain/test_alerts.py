@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain import alerts
-from controlplane.domain.alert_rules import BY_NAME, RULES
+from controlplane.domain.alert_rules import BY_NAME, RULES, outranked
 from controlplane.domain.alerts import Reading, State, judge
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -218,3 +218,14 @@ def test_an_alert_that_goes_on_keeps_its_newest_figures():
     firing, _ = played(HIGH, [9] * 7)
     worse = judge(HIGH, reading(12), replace(firing, clear_since=at(60)), now=at(80))
     assert (worse.value, worse.clear_since) == (12, None)
+
+
+def test_no_two_alerts_of_a_pool_ask_for_opposite_things():
+    low, slow, fast = BY_NAME["gpu-low"], BY_NAME["ttft-high"], BY_NAME["tpot-over-slo"]
+    assert outranked(low, [low, fast, slow]) is slow  # TTFT before generation speed before cost
+    assert outranked(low, [low]) is None
+    assert outranked(slow, [low, slow]) is None
+    assert outranked(BY_NAME["errors-high"], [low]) is None  # it asks for no number of replicas
+    for rule in RULES:
+        held = [r for r in RULES if outranked(r, [rule]) is rule]
+        assert outranked(rule, held) is None

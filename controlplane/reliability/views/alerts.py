@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -12,7 +13,7 @@ from django.utils import timezone
 from controlplane.audit.services import Actor
 from controlplane.console import actions
 from controlplane.console.mixins import Action, Page, back_to, in_dialog, requested
-from controlplane.domain.alert_rules import BY_NAME
+from controlplane.domain.alert_rules import BY_NAME, Rule, outranked
 from controlplane.domain.alerts import State, amount, silence_of
 from controlplane.reliability import selectors, services
 from controlplane.reliability.forms import SilenceForm, WebhookForm
@@ -25,20 +26,29 @@ OVER_SHOWN = 20
 DELIVERIES_SHOWN = 15
 
 
-def line(alert: Alert, silences: list[Any]) -> dict[str, Any]:
-    """Give one alert as the list shows it."""
+def line(alert: Alert, silences: list[Any], firing: Iterable[Alert] = ()) -> dict[str, Any]:
+    """Give one alert as the list shows it, beside those that fire."""
     rule = BY_NAME.get(alert.rule)
     unit = rule.unit if rule else ""
     return {
         "alert": alert,
         "title": rule.title if rule else alert.rule,
-        "remedy": rule.remedy if rule else "",
+        "remedy": remedy(rule, alert, firing) if rule else "",
         "question": rule.question if rule and alert.pool else "",
         "value": amount(alert.value, unit),
         "limit": amount(alert.threshold, unit),
         "silence": silence_of(alert, silences, now=timezone.now()),
         "target": target_of(alert),
     }
+
+
+def remedy(rule: Rule, alert: Alert, firing: Iterable[Alert]) -> str:
+    """Say what to do, or why not now: what keeps a higher promise of the pool comes first."""
+    rules = [BY_NAME[a.rule] for a in firing if a.pool == alert.pool and a.rule in BY_NAME]
+    first = outranked(rule, rules)
+    if first is None:
+        return rule.remedy
+    return f"Not now: “{first.title}” fires on the same pool and comes first."
 
 
 def target_of(alert: Alert) -> str:
@@ -66,7 +76,8 @@ class AlertPage(Page):
         over = list(selectors.alerts().filter(state=State.RESOLVED)[:OVER_SHOWN])
         judged_at, rules = selectors.rule_lines()
         now = timezone.now()
-        lines = [line(a, silences) for a in found]
+        now_firing = [a for a in found if a.state == State.FIRING]
+        lines = [line(a, silences, now_firing) for a in found]
         return super().get_context_data(
             firing=[e for e in lines if e["alert"].state == State.FIRING],
             pending=[e for e in lines if e["alert"].state == State.PENDING],

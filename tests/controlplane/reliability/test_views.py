@@ -101,6 +101,16 @@ def test_an_alert_is_acknowledged_with_a_note():
     assert "a-operator looks after it" in client.get("/").content.decode()
 
 
+def test_what_a_higher_promise_forbids_is_not_asked_for():
+    judged()
+    alert(rule="gpu-low", severity="warning")
+    assert "Fewer replicas would do" in page_of_viewer()
+    alert()
+    shown = page("/alerts/")
+    assert "Fewer replicas would do" not in shown
+    assert "Not now: “TTFT P99 over 2 s” fires on the same pool" in shown
+
+
 def test_a_silence_is_made_from_an_alert_and_ended():
     client = signed_in()
     asked = client.get("/alerts/silences/?rule=ttft-high&pool=chat").content.decode()
