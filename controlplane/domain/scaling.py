@@ -23,6 +23,7 @@ from controlplane.domain.scaling_inputs import (
     Signal,
     batch_usage,
     mean_kv_usage,
+    queue_length,
     queue_wait_s,
 )
 
@@ -249,6 +250,9 @@ def _why_not_down(policy: Policy, counts: Counts, members: Sequence[Member], dem
         return "agents do not tell how many wait: never down on a gap"
     if demand.waiting:
         return f"{demand.waiting} requests wait in the agents' queues"
+    in_engines = sum(m.figures.waiting for m in members if m.figures is not None)
+    if in_engines:
+        return f"{in_engines} requests wait in the engines' queues"
     wait_s = queue_wait_s(demand)
     if wait_s is not None and wait_s > CALM_RATIO * policy.queue_wait_limit_s:
         return f"within targets, but P95 queue wait is {wait_s * 1000:.0f} ms"
@@ -290,8 +294,12 @@ def signals_of(policy: Policy, members: Sequence[Member], demand: Demand) -> tup
             note=f"band {policy.utilisation_low:.0%} to {policy.utilisation_high:.0%}",
         ),
         Signal(
-            name="waiting in agents", unit="requests", age_s=demand.age_s,
-            value=None if demand.waiting is None else float(demand.waiting),
+            name="queue length",
+            unit="requests",
+            value=queue_length(members, demand),
+            limit=policy.queue_length_limit,
+            age_s=demand.age_s,
+            note="waiting in agents and engines, for each ready replica",
         ),
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ class Policy:
     max_replicas: int = 4
     queue_wait_limit_s: float = 0.5
     kv_usage_limit: float = 0.85
+    queue_length_limit: float = 5.0  # requests waiting for each ready replica
     utilisation_low: float = 0.70
     utilisation_high: float = 0.85
     cooldown_s: float = 15.0
@@ -125,6 +126,8 @@ class Signal:
 
     def _shown(self, value: float | None) -> str:
         value = value or 0.0
+        if self.unit == "requests":
+            return f"{value:.3g}"
         return f"{value:.0%}" if self.unit == "ratio" else f"{value:.2f} s"
 
 
@@ -138,6 +141,16 @@ def queue_wait_s(demand: Demand) -> float | None:
     if not known and not demand.waiting:
         return None
     return max(sum(known), demand.oldest_wait_s)
+
+
+def queue_length(members: Sequence[Member], demand: Demand) -> float | None:
+    """Give the requests that wait in agents and engines for each ready replica; None: not known."""
+    ready = _ready(members)
+    known = [m.figures.waiting for m in ready if m.figures is not None]
+    if not known or demand.waiting is None:
+        return None
+    # Engines that do not tell are taken to have as many in their queues as the others.
+    return demand.waiting / len(ready) + sum(known) / len(known)
 
 
 def mean_kv_usage(members: Sequence[Member]) -> float | None:

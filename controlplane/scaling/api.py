@@ -126,6 +126,7 @@ class ScalingPolicyChange(VersionedInput):
     max_replicas = serializers.IntegerField(min_value=1, max_value=1000, required=False)
     queue_wait_limit_s = serializers.FloatField(min_value=0.001, required=False)
     kv_usage_limit = serializers.FloatField(min_value=0.01, max_value=1, required=False)
+    queue_length_limit = serializers.FloatField(min_value=0.1, required=False)
     utilisation_low = serializers.FloatField(min_value=0.01, max_value=1, required=False)
     utilisation_high = serializers.FloatField(min_value=0.01, max_value=1, required=False)
     cooldown_s = serializers.FloatField(min_value=0, required=False)

@@ -21,6 +21,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "max_replicas": ("At most", "Replicas, spares not counted."),
     "queue_wait_limit_s": ("Queue wait limit (s)", "P95 of agent and engine queue together."),
     "kv_usage_limit": ("KV usage limit", "0 to 1, mean over ready replicas."),
+    "queue_length_limit": ("Queue length limit", "Requests waiting for each ready replica."),
     "utilisation_low": ("Band from", "0 to 1. Below it for long, replicas are taken away."),
     "utilisation_high": ("Band to", "0 to 1. What is left may fill to this."),
     "cooldown_s": ("Cool-down (s)", "From a change, or a start's arrival, to the next."),

@@ -32,6 +32,9 @@ class ScalingPolicy(models.Model):
         default=_D.queue_wait_limit_s, validators=[MinValueValidator(0.001)]
     )
     kv_usage_limit = models.FloatField(default=_D.kv_usage_limit, validators=_RATIO)
+    queue_length_limit = models.FloatField(
+        default=_D.queue_length_limit, validators=[MinValueValidator(0.1)]
+    )
     utilisation_low = models.FloatField(default=_D.utilisation_low, validators=_RATIO)
     utilisation_high = models.FloatField(default=_D.utilisation_high, validators=_RATIO)
     cooldown_s = models.FloatField(default=_D.cooldown_s, validators=[MinValueValidator(0)])

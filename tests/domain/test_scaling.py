@@ -80,6 +80,14 @@ def test_full_kv_caches_ask_for_what_brings_them_to_the_limit():
     assert found.reason == "KV usage 95% over 85%"
 
 
+def test_many_who_wait_are_a_signal_of_their_own():
+    queued = [member(n, figures=Figures(kv_usage=0.2, waiting=7)) for n in range(2)]
+    found = verdict(queued, demand(None, waiting=2))
+    assert (found.wanted, found.reason) == (4, "queue length 8 over 5")
+    few = [member(n, figures=Figures(kv_usage=0.1, waiting=1)) for n in range(2)]
+    assert verdict(few).reason == "2 requests wait in the engines' queues"
+
+
 def test_within_the_tolerance_nothing_happens():
     assert verdict(pool(2, kv=0.93), demand(0.54)).code == "keep"
 

@@ -29,6 +29,7 @@ class PolicyFields(TypedDict, total=False):
     max_replicas: int
     queue_wait_limit_s: float
     kv_usage_limit: float
+    queue_length_limit: float
     utilisation_low: float
     utilisation_high: float
     cooldown_s: float
