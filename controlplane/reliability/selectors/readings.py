@@ -17,6 +17,7 @@ from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Pool, Replica
 from controlplane.reliability.selectors import throughput
 from controlplane.reliability.selectors.slos import Promise, promises
+from controlplane.routing import beat
 from controlplane.routing import selectors as routing
 from controlplane.routing.models import LoopRun
 from controlplane.telemetry import live, recent, rolling
@@ -311,7 +312,8 @@ def _agents(seen: Seen) -> tuple[list[Reading], list[Reading]]:
 
 
 def _loops(now: datetime) -> Iterable[Reading]:
-    for run in LoopRun.objects.order_by("name"):
+    # Only loops that beat still starts: one that was renamed left its last run behind.
+    for run in LoopRun.objects.filter(name__in=beat.intervals()).order_by("name"):
         age_s = max(0.0, (now - run.started_at).total_seconds())
         yield Reading(
             subject=run.name,

@@ -211,6 +211,9 @@ def test_a_silent_agent_and_a_late_loop_fire(telling, judge):
     LoopRun.objects.create(
         name="routing.sweep", started_at=timezone.now() - timedelta(minutes=2), interval_s=5.0
     )
+    LoopRun.objects.create(
+        name="of.old", started_at=timezone.now() - timedelta(days=2), interval_s=5.0
+    )
     judge()
     assert Alert.objects.get(rule="agent-silent").subject == "node-2"
     assert "should every 5 s" in Alert.objects.get(rule="loop-late").reason
