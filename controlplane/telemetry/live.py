@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.telemetry.snapshots import NoData
-from routing_agent.wire import Gpu, ReplicaReport, Report
+from routing_agent.wire import EngineProcess, Gpu, ReplicaReport, Report
 
 FRESH_S = 10.0  # five missed reports; older figures are shown as what they are, not as present
 
@@ -89,3 +89,11 @@ def gpus(reports: Reports | NoData, agent: str) -> tuple[Gpu, ...]:
     if isinstance(reports, NoData) or agent not in reports:
         return ()
     return reports[agent][0].node.gpus
+
+
+def engine(reports: Reports | NoData, replica: str) -> EngineProcess | None:
+    """Give the engine process of a replica, as the agent that started it told last."""
+    if isinstance(reports, NoData):
+        return None
+    told = (e for report, _ in reports.values() for e in report.engines)
+    return next((e for e in told if e.replica == replica), None)

@@ -23,6 +23,8 @@ CHIPS = {
     "active": ("active", "✓", "healthy"),
     "ok": ("ok", "✓", "healthy"),
     "serving": ("serving", "✓", "healthy"),
+    "running": ("running", "✓", "healthy"),
+    "stopping": ("stopping", "⤓", "paused"),
     "pending": ("pending", "↻", "progressing"),
     "loading": ("loading", "↻", "progressing"),
     "warming": ("warming", "↻", "progressing"),

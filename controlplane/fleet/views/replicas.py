@@ -38,6 +38,7 @@ class ReplicaPage(Page):
             "placements": selectors.placements().filter(replica=replica).order_by("version_id"),
             "reports": reports,
             "gpus": self._gpus(replica, reports),
+            "engine": live.engine(reports, replica.public_id),
             "page_has_window": True,
         }
         if not getattr(self.request, "htmx", False):

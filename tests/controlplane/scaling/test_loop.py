@@ -18,6 +18,7 @@ from controlplane.routing.selectors import fleet_snapshot
 from controlplane.scaling import selectors, services
 from controlplane.scaling.models import ColdStart, ScalingDecision, ScalingPolicy
 from routing_agent import wire
+from tests.controlplane.staff import signed_in
 from tests.factories import WHY, make_pool, make_replica
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
@@ -94,6 +95,9 @@ class TestStarting:
         row.refresh_from_db()
         assert row.state == State.FAILED
         assert row.state_reason.endswith("status 137; its log ends: CUDA out of memory")
+        page = signed_in("viewer").get(f"/replicas/{row.public_id}/").content.decode()
+        assert "its process ended with status 137" in page
+        assert "CUDA out of memory</pre>" in page
         fleet.now += timedelta(seconds=10)
         fleet.settle(1)
         row.refresh_from_db()
