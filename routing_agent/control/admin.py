@@ -226,6 +226,11 @@ class AdminPort:
             "memory_bytes": resident_bytes(),
             "replicas": [r.report(now) for r in self.fleet.replicas.values()],
             "leaving": [r.report(now) for r in self.fleet.leaving],
+            # Of tenants that waited in a pool's queue: the lowest counter comes next.
+            "fair_shares": {
+                name: pool.shares.counters() for name, pool in self.fleet.pools.items()
+            },
+            "bytes_per_token": self.fleet.ratios.learned(),
         }
         return json_answer(state | self.more_state())
 

@@ -8,9 +8,11 @@ from routing_agent.core import load
 from routing_agent.core.adapters import find_adapter, pool_holding
 from routing_agent.core.chance import EvenOdds
 from routing_agent.core.choose import POLICIES, RouteRequest, choose, exclusion
+from routing_agent.core.complexity import class_of, features, score
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.replica import Replica
-from routing_agent.core.table import SessionKind, session_hash
+from routing_agent.core.shapes import shape_of
+from routing_agent.core.table import Model, SessionKind, Table, session_hash
 from routing_agent.wire import Candidate, ExplainRequest, Explanation
 
 # A record tells of so many candidates: a pool of a thousand must not make a request dear.
@@ -43,15 +45,24 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
     model, adapter = meant.model, "" if meant.adapter is None else meant.adapter.served_name
     if model is None:
         return Explanation(error=meant.problem)
+    why = ""
+    if not adapter:
+        model, why = _ruled(fleet.table, model, request.prompt)
     if not model.pools:
         return Explanation(error=f"Model '{model.name}' has no pool with a weight above zero.")
     kind: SessionKind = "named" if request.session else "found"
     key = (request.session or request.prompt).encode()
     session = session_hash(fleet.table.hash_seed, request.tenant, kind, key, adapter=adapter)
-    pool = fleet.pools[model.pool_for(session)]
+    ratio = fleet.ratios.ratio(model.name, model.bytes_per_token)
+    prompt = load.prompt_tokens(len(request.prompt.encode()), ratio)
+    if model.has_shapes:
+        limit = shape_of(model.limits, prompt)
+        pool = fleet.pools[model.pool_of_shape(session, limit)]
+        why += f"about {prompt} prompt tokens: a pool for {limit or 'any length'}; "
+    else:
+        pool = fleet.pools[model.pool_for(session)]
     if adapter:
         pool = pool_holding(fleet.pools, model, pool, adapter) or pool
-    prompt = load.prompt_tokens(len(request.prompt.encode()), model.bytes_per_token)
     tokens = prompt + load.output_tokens(request.max_tokens)
     cursor = pool.cursor  # asking must not take anybody's turn
     asked = RouteRequest(tokens=tokens, session=session, adapter=adapter)
@@ -64,7 +75,23 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
         policy=pool.settings.policy,
         replica=choice.replica.id if choice.replica is not None else "",
         route=choice.route if choice.replica is not None else "",
-        reason=choice.reason,
+        reason=why + choice.reason,
         candidates=choice.candidates,
         error="" if choice.replica is not None else f"No replica can take it: {choice.reason}.",
     )
+
+
+def _ruled(table: Table, model: Model, prompt: str) -> tuple[Model, str]:
+    """Give the model that a rule names for a prompt, and why; the words end with a semicolon."""
+    why = ""
+    if model.complexity is not None:
+        tokens = load.prompt_tokens(len(prompt.encode()), model.bytes_per_token)
+        found = features(prompt_tokens=tokens, turns=1, has_tools=False, last=prompt)
+        value = score(model.complexity, found)
+        chosen = class_of(model.complexity, value)
+        if chosen is not None:
+            model = table.models.get(chosen.model, model)
+            why = f"class '{chosen.name}' (score {value:.2f}): '{model.name}' answers; "
+    if model.cascade is not None:
+        why += f"'{model.name}' first, '{model.cascade.to}' if its answer is not trusted; "
+    return model, why

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain import quotas
-from controlplane.domain.quotas import Caller, Ledger, shares
+from controlplane.domain.quotas import Caller, Ledger, lease, shares, use
 from routing_agent import wire
 from routing_agent.core.limits import TenantGate
 
@@ -295,3 +295,23 @@ def test_without_an_answer_the_declared_rule_holds_once_the_lease_has_run_out() 
             assert refused.limit == "concurrency"
             assert "out of reach" in refused.reason
             assert not refused.may_lease
+
+
+def test_a_tenant_reads_each_of_its_limits_with_what_is_left_and_who_has_the_rest():
+    limits = wire.TenantLimits(concurrency=5, requests_per_minute=60, leased=True)
+    nobody = use(Ledger(), limits, 100.0)
+    assert [(line.name, line.taken, line.left) for line in nobody.lines] == [
+        ("concurrency", 0, 5),
+        ("requests", 0, 60),
+    ]
+    assert nobody.lines[0].who == "nothing is running"
+    assert use(Ledger(), wire.TenantLimits(leased=True), 100.0).is_unlimited
+    caller = Caller(agent="a", start=1, serial=1)
+    ask = wire.LeaseAsk(tenant="t", more_slots=3, requests=4)
+    held = lease(Ledger(), limits, ask, caller=caller, now=100.0).ledger
+    told = use(held, limits, 100.0)
+    slots, requests = told.lines
+    assert (slots.taken, slots.left) == (3, 2)
+    assert slots.who == "0 running, 3 held ready by 1 agents"
+    assert (requests.taken, requests.left) == (4, 56)
+    assert told.slots_free == 2

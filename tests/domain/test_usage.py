@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.usage import adapter_uses, roll_up
+from controlplane.domain.usage import adapter_uses, last_uses, roll_up
 from routing_agent.wire import UsageRecord
 
 NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
@@ -63,3 +63,16 @@ def test_an_adapters_last_use_is_its_newest_request_and_never_later_than_now():
     records = [used(-9, adapter="a"), used(-5, adapter="a", status=503), used(-7, adapter="a"),
                used(60, adapter="b"), used(0)]  # fmt: skip
     assert adapter_uses(records, now=NOW) == {"a": NOW - timedelta(seconds=5), "b": NOW}
+
+
+def test_a_keys_last_use_is_the_newest_and_never_in_the_future():
+    late = (NOW - timedelta(minutes=3)).timestamp()
+    records = [
+        record(api_key="k1", at=late - 60),
+        record(api_key="k1", at=late),
+        record(api_key="k2", at=(NOW + timedelta(hours=1)).timestamp()),
+        record(api_key="k3", at=1e30),
+        record(api_key=""),
+    ]
+    uses = last_uses(records, now=NOW)
+    assert uses == {"k1": datetime.fromtimestamp(late, UTC), "k2": NOW, "k3": NOW}

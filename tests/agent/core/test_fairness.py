@@ -130,6 +130,7 @@ def test_who_waits_is_counted_by_tenant_and_those_who_left_are_not():
     line = joined("a", "a", "b")
     line.leave(0)
     assert line.by_tenant() == {"a": 1, "b": 1}
+    assert sorted(line.waiting()) == ["a", "b"]
     assert [line.next(), line.next(), line.next()] == ["a", "b", None]
 
 

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from routing_agent.core import shapes
 from routing_agent.core.cascade import doubt, mean_logprob
 from routing_agent.core.complexity import FEATURES, class_of, features, score
+from routing_agent.core.explain import explain
+from routing_agent.core.fleet import Fleet
 from routing_agent.core.shapes import ShapeMemory, TokenRatios, shape_of
 from routing_agent.core.table import compile_table
 from routing_agent.wire import (
     CascadeRule,
     ComplexityClass,
     ComplexityRule,
+    ExplainRequest,
     ModelRoute,
     Pool,
     PoolSettings,
@@ -201,3 +204,37 @@ def test_rules_that_name_what_is_not_there_are_left_out_and_said():
     good = compile_table(table(complexity=ComplexityRule(), cascade=CascadeRule(to="large")))
     assert good.models["m"].cascade is not None
     assert good.faults == ()
+
+
+def test_explain_follows_the_rules():
+    pools = (
+        Pool(
+            name="short", model="m", version="v1", overload="reject",
+            settings=PoolSettings(max_input_tokens=10),
+        ),
+        Pool(name="long", model="m", version="v1", overload="reject"),
+        Pool(name="big", model="large", version="v1", overload="reject"),
+    )  # fmt: skip
+    split = (WeightedPool(pool="short"), WeightedPool(pool="long"))
+    small = ModelRoute(model="small", split=split, cascade=CascadeRule(to="large"))
+    models = (
+        small,
+        ModelRoute(model="large", split=(WeightedPool(pool="big"),)),
+        ModelRoute(model="auto", complexity=RULE),
+        ModelRoute(model="none", complexity=ComplexityRule()),
+    )
+    fleet = Fleet()
+    told = RoutingTable(
+        lineage="l", epoch=1, fleet_revision=1, open_access=True, pools=pools, models=models
+    )
+    fleet.apply(told, now=0.0, wall=0.0)
+    asked = explain(fleet, ExplainRequest(model="auto", prompt="Hello"), now=0.0)
+    assert asked.pool == "short"
+    assert "class 'simple'" in asked.reason
+    assert "'large' if its answer is not trusted" in asked.reason
+    long = explain(fleet, ExplainRequest(model="small", prompt="word " * 50), now=0.0)
+    assert long.pool == "long"
+    assert "any length" in long.reason
+    hard = explain(fleet, ExplainRequest(model="auto", prompt="Explain why"), now=0.0)
+    assert hard.pool == "big"
+    assert explain(fleet, ExplainRequest(model="none", prompt="x"), now=0.0).error
