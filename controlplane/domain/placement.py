@@ -7,7 +7,8 @@ replica before any gets a second, so that no slot is spent on copies while an ad
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,29 +68,114 @@ class Plan:
     left_out: tuple[LeftOut, ...] = ()
 
 
-def place(wishes: Sequence[Wish], seats: Sequence[Seat]) -> Plan:
+def place(
+    wishes: Sequence[Wish], seats: Sequence[Seat], *, explained: Collection[str] | None = None
+) -> Plan:
     """Say what each replica is to hold.
 
-    Pinned adapters come first and take every replica that can hold them; then each other gets one
-    replica, the most recently used first; then what is left of the slots is filled in that order.
+    What is held stays. A pinned adapter takes a slot of every replica that can hold it; each other
+    one that is held nowhere takes a free slot, else that of a second copy, else that of one used
+    less recently. Then free slots are filled, the most recently used first. This is repeated until
+    it changes nothing, so that carrying a plan out is the end of it.
+
+    Args:
+        explained: served names of which it is said where they are missing, and why; None: of all.
     """
-    held: dict[str, set[str]] = {seat.replica: set() for seat in seats}
-    left_out: list[LeftOut] = []
-    able: dict[str, list[Seat]] = {}
+    by_model: dict[str, list[Seat]] = {}
+    for seat in seats:
+        if seat.state in _SEATED:
+            by_model.setdefault(seat.model, []).append(seat)
     wanted = sorted(wishes, key=_order)
-    for wish in wanted:
-        able[wish.served_name] = _able(wish, seats, left_out)
-    for wish in wanted:
+    board = _Board(wanted, by_model)
+    while board.improve():
+        pass
+    held = {seat.replica: frozenset(board.held.get(seat.replica, ())) for seat in seats}
+    return Plan(
+        held=held,
+        left_out=tuple(
+            gap
+            for wish in wanted
+            if explained is None or wish.served_name in explained
+            for gap in _left_out(wish, by_model.get(wish.model, ()), held)
+        ),
+    )
+
+
+class _Board:
+    """What each replica holds while a plan is being made."""
+
+    def __init__(self, wanted: Sequence[Wish], by_model: Mapping[str, Sequence[Seat]]) -> None:
+        self.wanted = wanted
+        self.place_of = {wish.served_name: n for n, wish in enumerate(wanted)}  # 0 comes first
+        self.pinned = {wish.served_name for wish in wanted if wish.pinned}
+        self.able = {
+            wish.served_name: [s for s in by_model.get(wish.model, ()) if not _why_not(wish, s)]
+            for wish in wanted
+        }
+        self.held: dict[str, set[str]] = {
+            seat.replica: self._kept(seat) for seats in by_model.values() for seat in seats
+        }
+        self.copies = Counter(name for names in self.held.values() for name in names)
+
+    def _kept(self, seat: Seat) -> set[str]:
+        """Give what a replica holds and may go on holding, the first of it if slots became few."""
+        may = [n for n in seat.holds if n in self.able and seat in self.able[n]]
+        return set(sorted(may, key=self.place_of.__getitem__)[: seat.slots])
+
+    def improve(self) -> bool:
+        """Go through all wishes once; say whether anything was put anywhere."""
+        is_changed = False
+        for wish in self.wanted:
+            for seat in self._seats_needed(wish):
+                is_changed |= self._put(wish.served_name, seat)
+        for wish in self.wanted:
+            for seat in self.able[wish.served_name]:
+                if len(self.held[seat.replica]) < seat.slots:
+                    is_changed |= self._put(wish.served_name, seat)
+        return is_changed
+
+    def _seats_needed(self, wish: Wish) -> list[Seat]:
+        """Give the replicas on which an adapter must be: all if pinned, else one if it has none."""
+        able = self.able[wish.served_name]
         if wish.pinned:
-            _fill(wish, able[wish.served_name], held)
-        else:
-            _one(wish, able[wish.served_name], held)
-    for wish in wanted:
-        _fill(wish, able[wish.served_name], held)
-    for wish in wanted:
-        left_out += _without_slot(wish, able[wish.served_name], held)
-    return Plan(held={name: frozenset(names) for name, names in held.items()},
-                left_out=tuple(left_out))  # fmt: skip
+            return able
+        if self.copies[wish.served_name] or not able:
+            return []
+        return [min(able, key=lambda seat: self._price(wish.served_name, seat))]
+
+    def _price(self, name: str, seat: Seat) -> tuple[int, int, str]:
+        """Rank a replica for an adapter: a free slot, a second copy, one that comes later."""
+        free = seat.slots - len(self.held[seat.replica])
+        if free > 0:
+            return (0, -free, seat.replica)
+        victim = self._victim(name, seat)
+        if victim is None:
+            return (3, 0, seat.replica)
+        return (1 if self.copies[victim] > 1 else 2, -self.place_of[victim], seat.replica)
+
+    def _victim(self, name: str, seat: Seat) -> str | None:
+        """Give what would make room for an adapter; None: nothing on that replica must."""
+        own = self.place_of[name]
+        candidates = [
+            (self.copies[held] > 1 and name not in self.pinned, self.place_of[held], held)
+            for held in self.held[seat.replica] - self.pinned
+            if self.place_of[held] > own or (self.copies[held] > 1 and name not in self.pinned)
+        ]
+        return max(candidates)[2] if candidates else None
+
+    def _put(self, name: str, seat: Seat) -> bool:
+        names = self.held[seat.replica]
+        if name in names:
+            return False
+        if len(names) >= seat.slots:
+            victim = self._victim(name, seat)
+            if victim is None:
+                return False
+            names.remove(victim)
+            self.copies[victim] -= 1
+        names.add(name)
+        self.copies[name] += 1
+        return True
 
 
 def _order(wish: Wish) -> tuple[bool, float, str, bool, str]:
@@ -98,21 +184,6 @@ def _order(wish: Wish) -> tuple[bool, float, str, bool, str]:
     Otherwise it would never be loaded where there is room for one.
     """
     return (not wish.pinned, -wish.used_at, wish.adapter, wish.active, wish.served_name)
-
-
-def _able(wish: Wish, seats: Sequence[Seat], left_out: list[LeftOut]) -> list[Seat]:
-    able = []
-    for seat in seats:
-        if seat.model != wish.model or seat.state not in _SEATED:
-            continue
-        reason = _why_not(wish, seat)
-        if reason:
-            left_out.append(
-                LeftOut(served_name=wish.served_name, replica=seat.replica, reason=reason)
-            )
-        else:
-            able.append(seat)
-    return able
 
 
 def _why_not(wish: Wish, seat: Seat) -> str:
@@ -125,35 +196,14 @@ def _why_not(wish: Wish, seat: Seat) -> str:
     return ""
 
 
-def _has_room(seat: Seat, held: Mapping[str, set[str]]) -> bool:
-    return len(held[seat.replica]) < seat.slots
-
-
-def _one(wish: Wish, able: Sequence[Seat], held: Mapping[str, set[str]]) -> None:
-    """Give an adapter one replica: where it is already, else where most slots are free."""
-    free = [seat for seat in able if _has_room(seat, held)]
-    if free:
-        best = min(free, key=lambda s: (wish.served_name not in s.holds,
-                                        len(held[s.replica]) - s.slots, s.replica))  # fmt: skip
-        held[best.replica].add(wish.served_name)
-
-
-def _fill(wish: Wish, able: Sequence[Seat], held: Mapping[str, set[str]]) -> None:
-    for seat in able:
-        if _has_room(seat, held):
-            held[seat.replica].add(wish.served_name)
-
-
-def _without_slot(wish: Wish, able: Sequence[Seat], held: Mapping[str, set[str]]) -> list[LeftOut]:
-    return [
-        LeftOut(
-            served_name=wish.served_name,
-            replica=seat.replica,
-            reason=f"all {seat.slots} adapter slots are taken by adapters used more recently",
-        )
-        for seat in able
-        if wish.served_name not in held[seat.replica]
-    ]
+def _left_out(
+    wish: Wish, seats: Sequence[Seat], held: Mapping[str, frozenset[str]]
+) -> Iterator[LeftOut]:
+    for seat in seats:
+        if wish.served_name not in held[seat.replica]:
+            slots = f"all {seat.slots} adapter slots are taken by adapters used more recently"
+            reason = _why_not(wish, seat) or slots
+            yield LeftOut(served_name=wish.served_name, replica=seat.replica, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,8 @@ def adapter_rows(found: Iterable[Adapter]) -> list[AdapterRow]:
     for placement in rows.order_by("replica__public_id"):
         held[placement.version_id].append(placement)
     missing: dict[str, list[LeftOut]] = defaultdict(list)
-    for gap in selectors.adapter_plan().left_out if adapters else ():
+    names = {version.served_name for adapter in adapters for version in adapter.versions.all()}
+    for gap in selectors.adapter_plan(names).left_out if names else ():
         missing[gap.served_name].append(gap)
     return [_row(adapter, held, missing) for adapter in adapters]
 

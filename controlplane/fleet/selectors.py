@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 from django.db.models import Count, Q, QuerySet
 
@@ -150,9 +151,9 @@ def placements() -> QuerySet[AdapterPlacement]:
     )
 
 
-def adapter_plan() -> Plan:
-    """Say what each replica should hold by now, and why something is missing."""
-    return place(_wishes(), _seats())
+def adapter_plan(explained: Collection[str] = ()) -> Plan:
+    """Say what each replica should hold by now; of some adapters why they are missing where."""
+    return place(_wishes(), _seats(), explained=explained)
 
 
 def _wishes() -> list[Wish]:
