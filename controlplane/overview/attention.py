@@ -51,10 +51,11 @@ class Plane:
 
 def look() -> Plane:
     """Read the control plane's state."""
+    publication, agents = routing.publication(), list(selectors.agents())
     return Plane(
-        publication=routing.publication(),
-        agents=list(selectors.agents()),
-        lags=routing.delivery_lag(),
+        publication=publication,
+        agents=agents,
+        lags=routing.delivery_lag(publication, agents),
         loops=list(LoopRun.objects.order_by("name")),
         firing=reliability.firing(),
     )

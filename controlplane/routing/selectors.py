@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -123,18 +123,30 @@ def agents_behind() -> list[Agent]:
     return list(Agent.objects.select_related("node").exclude(up_to_date))
 
 
-def delivery_lag() -> dict[str, float | None]:
-    """Give for each agent, by public id, the seconds it has been behind; None when it is not."""
+def delivery_lag(
+    current: Publication | None = None, agents: Sequence[Agent] | None = None
+) -> dict[str, float | None]:
+    """Give for each agent, by public id, the seconds it has been behind; None when it is not.
+
+    Args:
+        current: the publication, and `agents` all agents, where the caller has read them already.
+    """
     now = timezone.now()
-    behind = {agent.pk: agent for agent in agents_behind()}
+    current = current or publication()
+    newest = newest_table(current)
     published = dict(RoutingEpoch.objects.order_by("epoch").values_list("epoch", "created_at"))
     lags: dict[str, float | None] = {}
-    for agent in Agent.objects.all():
+    for agent in Agent.objects.all() if agents is None else agents:
         missing = [at for epoch, at in published.items() if epoch > agent.applied_epoch]
         since = missing[0] if missing else None
-        is_behind = agent.pk in behind and since is not None
+        is_behind = newest is not None and not _runs(agent, current, newest)
         lags[agent.public_id] = (now - since).total_seconds() if is_behind and since else None
     return lags
+
+
+def _runs(agent: Agent, current: Publication, newest: RoutingEpoch) -> bool:
+    told = (agent.reported_lineage, agent.applied_epoch, agent.applied_digest)
+    return told == (current.lineage, newest.epoch, newest.digest)
 
 
 @contextmanager
