@@ -7,7 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from controlplane.domain.diagnosis import TITLES, Evidence, diagnose
+from controlplane.domain.diagnosis import TITLES, diagnose
+from controlplane.domain.diagnosis_steps import Evidence
 from controlplane.domain.rollups import Figures
 from routing_agent.wire import LATENCY_BOUNDS_S
 
@@ -162,6 +163,8 @@ def test_low_use_is_too_few_requests_or_bound_by_decoding():
     few = diagnose("gpu-low", evidence(running_s=300))
     assert few.cause_step == "few-requests"
     assert "Fewer replicas" in few.remedy
+    told = diagnose("gpu-low", replace(evidence(running_s=300), utilization=0.22))
+    assert told.steps[0].now == "1.0 running on 3 replicas, GPUs at 22%"
     bound = diagnose("gpu-low", evidence(output_tokens=300 * 400))
     assert bound.cause_step == "decode-bound"
     assert "no fault" in bound.cause

@@ -12,7 +12,7 @@ from django.utils import timezone
 from controlplane.audit.models import AuditEvent
 from controlplane.domain import diagnosis as domain
 from controlplane.domain import rollups
-from controlplane.domain.diagnosis import Diagnosis, Evidence
+from controlplane.domain.diagnosis_steps import Diagnosis, Evidence
 from controlplane.domain.errors import Invalid
 from controlplane.domain.rollups import Figures
 from controlplane.fleet import rows
