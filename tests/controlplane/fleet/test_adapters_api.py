@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
 
 from controlplane.audit.models import AuditEvent
 from controlplane.catalog import uploads
@@ -13,6 +14,7 @@ from controlplane.catalog.models import Adapter, AdapterVersion
 from tests import adapters as made
 from tests.controlplane.calling import caller, ok, problem
 from tests.controlplane.routing.conftest import at_once
+from tests.controlplane.staff import user
 from tests.controlplane.tenants.members import MEMBER, tenants_robot
 from tests.factories import make_pool, make_replica, make_tenant
 
@@ -206,3 +208,13 @@ def test_twenty_identical_uploads_at_once_make_one_adapter():
     assert all(a.headers["Content-Type"] == "application/json" for a in answers)
     assert (Adapter.objects.count(), AdapterVersion.objects.count()) == (1, 1)
     assert AuditEvent.objects.filter(verb="adapter.upload").count() == 1
+
+
+def test_a_signed_in_operator_uploads_with_the_token_against_forgery_only():
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(user("operator"))
+    client.get("/profile/")
+    assert client.post(PATH, form()).status_code == 403
+    token = client.cookies["csrftoken"].value
+    answer = client.post(PATH, form(), headers={"X-CSRFToken": token})
+    assert ok(answer, 201)["created_by"] == "a-operator"
