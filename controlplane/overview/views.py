@@ -54,7 +54,8 @@ class Overview(Page):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Send members of tenants to their own area."""
-        home = home_of(scope_of(request.user))
+        is_staff = bool(request.role)  # type: ignore[attr-defined]  # asked for once a request
+        home = None if is_staff else home_of(scope_of(request.user))
         return redirect(home) if home else super().dispatch(request, *args, **kwargs)
 
     template_name = "overview/overview.html"
