@@ -239,7 +239,7 @@ def pages(fleet: Fleet) -> list[str]:
         "/nodes/node-1/",
         "/fleet/",
         "/versions/",
-        f"/versions/{ModelVersion.objects.get(model__name='m').pk}/",
+        f"/versions/{ModelVersion.objects.get(model__name='m', name='v1').pk}/",
         "/rollouts/",
         "/rollouts/start/",
         f"/rollouts/{rollout}/",
