@@ -16,7 +16,7 @@ from controlplane.usage.models import UsageHour
 from controlplane.usage.services import book_usage
 from routing_agent import wire
 from tests.controlplane.routing.conftest import at_once
-from tests.factories import make_agent
+from tests.factories import make_agent, make_key, make_tenant
 
 pytestmark = pytest.mark.django_db
 
@@ -92,3 +92,40 @@ def test_one_report_handled_by_many_at_once_counts_once():
     assert not [r for r in results if isinstance(r, Exception)]
     assert max(results) == 50
     assert booked() == 50
+
+
+def test_failed_and_aborted_requests_count_once_with_what_they_used_over_restarts():
+    """By tenant, model and hour; a restarted agent sends again what was not acknowledged."""
+    agent = make_agent()
+    sent = (
+        *records(1, 2, model="chat", prompt_tokens=10, api_key="k1"),
+        *records(3, 3, model="chat", prompt_tokens=10, status=502, output_tokens=0),
+        *records(4, 4, model="chat", prompt_tokens=10, status=499, output_tokens=3),
+        *records(5, 5, model="other", status=429, output_tokens=0),
+    )
+    book_usage(agent=agent, records=sent[:3])
+    book_usage(agent=agent, records=sent)
+    book_usage(agent=agent, records=sent)
+    of_chat = UsageHour.objects.filter(tenant="acme", model="chat").aggregate(
+        requests=Sum("requests"), failed=Sum("failed"), prompt=Sum("prompt_tokens")
+    )
+    assert of_chat == {"requests": 4, "failed": 2, "prompt": 40}
+    assert UsageHour.objects.get(model="other").failed == 1
+    assert booked() == 5
+
+
+def test_a_keys_last_use_is_kept_to_the_minute_and_never_goes_back():
+    key = make_key(make_tenant(), public_id="key-1")
+    agent = make_agent()
+    now = time.time()
+    book_usage(agent=agent, records=records(1, 1, api_key="key-1", at=now - 600))
+    key.refresh_from_db()
+    first = key.last_used_at
+    assert first.timestamp() == pytest.approx(now - 600)
+    book_usage(agent=agent, records=records(2, 2, api_key="key-1", at=now - 590))
+    book_usage(agent=agent, records=records(3, 3, api_key="key-1", at=now - 5000))
+    key.refresh_from_db()
+    assert key.last_used_at == first
+    book_usage(agent=agent, records=records(4, 4, api_key="key-1", at=now))
+    key.refresh_from_db()
+    assert key.last_used_at > first
