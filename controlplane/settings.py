@@ -295,10 +295,16 @@ SPECTACULAR_SETTINGS = {
         "controlplane.api.schema.say_what_all_share",
     ],
     "ENUM_NAME_OVERRIDES": {
+        "AlertStateEnum": "controlplane.reliability.models.ALERT_STATES",
+        "MessageOutcomeEnum": "controlplane.reliability.models.WebhookDelivery.Outcome",
+        "MaintenanceKindEnum": "controlplane.reliability.models.MaintenanceWindow.Kind",
         "DtypeEnum": "controlplane.catalog.models.Dtype",
+        "ModelKindEnum": "controlplane.catalog.models.Kind",
         "RoleEnum": "controlplane.tenants.models.Role",
         "StateEnum": "controlplane.fleet.models.STATES",
         "ExecutorEnum": "controlplane.fleet.models.Replica.Executor",
+        "PairOutcomeEnum": "controlplane.rollouts.api_pairs.OUTCOMES",
+        "ScalingExecutorEnum": "controlplane.scaling.api.EXECUTORS",
         "TenantRoleEnum": "controlplane.tenants.models.TenantRole",
     },
 }

@@ -11,6 +11,7 @@ from controlplane.domain.alerts import State
 from controlplane.fleet.models import Pool
 from controlplane.tenants.models import SLUG
 
+ALERT_STATES = [(s.value, s.value) for s in State]
 # Nobody keeps more than five nines, and a promise of less than nine in ten is none.
 _RATIO = [MinValueValidator(0.9), MaxValueValidator(0.99999)]
 
@@ -111,7 +112,7 @@ class Alert(models.Model):
     subject = models.CharField(max_length=63)
     pool = models.CharField(max_length=63, blank=True)  # by name: alerts outlive pools
     severity = models.CharField(max_length=10, choices=[(s.value, s.value) for s in Severity])
-    state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in State])
+    state = models.CharField(max_length=10, choices=ALERT_STATES)
     since = models.DateTimeField()
     fired_at = models.DateTimeField(null=True, blank=True)
     clear_since = models.DateTimeField(null=True, blank=True)
