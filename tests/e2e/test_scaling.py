@@ -30,6 +30,11 @@ def listens(url: str) -> bool:
     return False
 
 
+def cut(streams: Streams) -> list[str]:
+    """Give the failures but for refusals of a full queue, which had not begun."""
+    return [f for f in streams.failures if not f.startswith("HTTP/1.1 429")]
+
+
 def set_policy(operator: httpx.Client, **given: Any) -> None:
     answer = operator.patch(f"/api/v1/scaling-policies/{POOL}/", json=given | {"reason": "e2e"})
     assert answer.status_code == 200, answer.text
@@ -56,8 +61,8 @@ def test_load_makes_a_pool_grow_and_shrink_by_draining_and_no_stream_is_cut(stac
         eventually(lambda: not any(listens(r["url"]) for r in gone), limit_s=60)
         decisions = operator.get(f"/api/v1/scaling-decisions/?pool={POOL}").json()["results"]
         set_policy(operator, scale_down_after_s=60.0, cooldown_s=15.0, max_replicas=4)
-    assert many.failures == []
-    assert few.failures == []
+    assert cut(many) == []
+    assert cut(few) == []
     assert few.finished > 0
     codes = [d["code"] for d in reversed(decisions)]
     assert "up" in codes
