@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import httpx
 from stack import ports
 
+from tests import adapters
 from tests.e2e.stack import Stack, eventually
 
 FIRST_ENGINE = 50  # the engines above are nobody else's
@@ -88,8 +88,10 @@ class Operator:
         return made
 
     def observed(self, made: Any) -> None:
-        """Wait until every agent obeys a change."""
+        """Wait until every agent obeys a change, if it is for agents."""
         revision = made["change"]["fleet_revision"]
+        if revision is None:
+            return
         path = f"routing-tables/observed/?revision={revision}"
         eventually(lambda: self.get(path)["complete"])
 
@@ -159,6 +161,20 @@ class Scene:
         self.operator.observed(key)
         return str(key["plaintext"])
 
+    def upload(self, tenant: str, name: str, model: str) -> dict[str, Any]:
+        """Upload a small adapter for a tenant."""
+        files = {
+            "config": ("adapter_config.json", adapters.config_bytes(base_model_name_or_path=model)),
+            "weights": ("adapter_model.safetensors", adapters.weights()),
+        }
+        answer = self.operator.client.post(
+            "/api/v1/adapters/",
+            data={"tenant": tenant, "name": name, "model": model, "reason": REASON},
+            files=files,
+        )
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
     def client(self, key: str, agent: int = 1) -> Client:
         """Give a client of an agent."""
         return Client(f"http://127.0.0.1:{self.stack.ports.traffic(agent)}", key)
@@ -196,13 +212,17 @@ class Client:
 class Load:
     """Clients that stream one answer after the other, each in sessions of its own; a context."""
 
-    def __init__(self, client: Client, model: str, *, clients: int, **fields: Any) -> None:
+    def __init__(
+        self, client: Client, model: str, *, clients: int, pause_s: float = 0.0, **fields: Any
+    ) -> None:
         self.finished = 0
+        self.took_s: list[float] = []
         self.failures: list[str] = []
         self.versions: Counter[str] = Counter()
         self._ask: Callable[[str], httpx.Response] = lambda session: client.ask(
             model, session=session, stream=True, ignore_eos=True, **fields
         )
+        self._pause_s = pause_s
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._one, args=(n,)) for n in range(clients)]
 
@@ -218,8 +238,9 @@ class Load:
 
     def _one(self, number: int) -> None:
         for turn in count():
-            if self._stopping.is_set():
+            if self._stopping.wait(self._pause_s):
                 return
+            begun = time.monotonic()
             try:
                 answer = self._ask(f"{number}-{turn}")
             except httpx.HTTPError as problem:
@@ -227,6 +248,7 @@ class Load:
                 continue
             if answer.status_code == 200 and answer.text.rstrip().endswith("data: [DONE]"):
                 self.finished += 1
+                self.took_s.append(time.monotonic() - begun)
                 self.versions[answer.headers["x-signalbox-version"]] += 1
             else:
                 self.failures.append(f"{answer.status_code} {answer.text[-300:]}")
@@ -237,34 +259,3 @@ def scene_of(stack: Stack) -> Iterator[Scene]:
     """Give the story's corner; its engines are gone afterwards."""
     with ExitStack() as cleanup, stack.operator() as client:
         yield Scene(stack, Operator(client), cleanup)
-
-
-def adapter_package(folder: Path, *, base: str, rank: int = 4) -> Path:
-    """Write the two files of a small, valid LoRA adapter."""
-    folder.mkdir(parents=True, exist_ok=True)
-    layer = "base_model.model.model.layers.0.self_attn.q_proj"
-    shapes = {f"{layer}.lora_A.weight": [rank, 16], f"{layer}.lora_B.weight": [16, rank]}
-    header, data = _safetensors(shapes)
-    (folder / "adapter_model.safetensors").write_bytes(
-        len(header).to_bytes(8, "little") + header + data
-    )
-    config = {
-        "peft_type": "LORA",
-        "base_model_name_or_path": base,
-        "r": rank,
-        "lora_alpha": 2 * rank,
-        "target_modules": ["q_proj"],
-        "task_type": "CAUSAL_LM",
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return folder
-
-
-def _safetensors(shapes: Mapping[str, list[int]]) -> tuple[bytes, bytes]:
-    header: dict[str, Any] = {}
-    end = 0
-    for name, shape in shapes.items():
-        size = 4 * shape[0] * shape[1]
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
-        end += size
-    return json.dumps(header).encode(), bytes(end)

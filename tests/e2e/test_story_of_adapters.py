@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests import adapters as made
-from tests.e2e.scene import REASON, Client, Scene, scene_of
+from tests.e2e.scene import Client, Scene, scene_of
 from tests.e2e.stack import Stack, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -28,21 +27,6 @@ def scene(started_stack: Stack) -> Iterator[Scene]:
         yield one
 
 
-def uploaded(scene: Scene, tenant: str, name: str) -> dict[str, object]:
-    """Upload an adapter for a tenant and wait until the agents know of it."""
-    files = {
-        "config": ("adapter_config.json", made.config_bytes(base_model_name_or_path=MODEL)),
-        "weights": ("adapter_model.safetensors", made.weights()),
-    }
-    answer = scene.operator.client.post(
-        "/api/v1/adapters/",
-        data={"tenant": tenant, "name": name, "model": MODEL, "reason": REASON},
-        files=files,
-    )
-    assert answer.status_code == 201, answer.text
-    return dict(answer.json())
-
-
 def answers(client: Client, model: str) -> bool:
     """Say whether there is an answer; until then it is a 404 of an old table, or a 503."""
     status = client.ask(model).status_code
@@ -59,7 +43,7 @@ def test_an_adapter_is_served_to_its_tenant_alone_until_it_is_deleted(scene: Sce
     engine = scene.serve("woven", MODEL, *FAST)
     weaver, stranger = scene.tenant("weaver"), scene.tenant("stranger")
     client = scene.client(weaver)
-    adapter = uploaded(scene, "weaver", "silk")
+    adapter = scene.upload("weaver", "silk", MODEL)
     eventually(lambda: answers(client, "silk"), limit_s=LIVE_WITHIN_S)
     [served] = engine.adapters
     assert served.startswith("weaver.silk.")
