@@ -375,6 +375,7 @@ async def test_an_adapter_without_files_or_calls_is_said_to_be_none(node: Node) 
     assert told.message == "This kind of engine takes no adapters while it runs."
     node.wants(sql)
     table = node.fleet.wire_table
+    assert table is not None
     node.fleet.apply(replace(table, adapters=()), now=time.monotonic(), wall=time.time())
     node.engines["a"].restart()
     await until(

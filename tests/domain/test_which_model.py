@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from controlplane.domain import which_model
@@ -9,7 +11,10 @@ from controlplane.domain.errors import Invalid
 from controlplane.domain.tables import FleetSnapshot, ModelRow, compile_table
 from routing_agent import wire
 
-CLASSES = [{"name": "simple", "model": "small", "below": 1}, {"name": "complex", "model": "large"}]
+CLASSES: list[dict[str, Any]] = [
+    {"name": "simple", "model": "small", "below": 1},
+    {"name": "complex", "model": "large"},
+]
 RULE = {"weights": {"questions": 1}, "bias": -1.5, "classes": CLASSES}
 
 

@@ -61,7 +61,7 @@ async def models(rig: Rig, path: str = "/v1/models", tenant: str = "acme") -> Re
 async def test_an_adapter_is_called_by_its_name_or_by_the_lora_field(rig: Rig) -> None:
     await started(rig, obliging(), obliging())
     list_at(rig, 1)
-    ways = (
+    ways: tuple[dict[str, Any], ...] = (
         {"model": "sql"},
         {"model": "acme/sql"},
         {"lora": "sql"},
