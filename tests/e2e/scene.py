@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -216,7 +215,6 @@ class Load:
         self, client: Client, model: str, *, clients: int, pause_s: float = 0.0, **fields: Any
     ) -> None:
         self.finished = 0
-        self.took_s: list[float] = []
         self.failures: list[str] = []
         self.versions: Counter[str] = Counter()
         self._ask: Callable[[str], httpx.Response] = lambda session: client.ask(
@@ -240,7 +238,6 @@ class Load:
         for turn in count():
             if self._stopping.wait(self._pause_s):
                 return
-            begun = time.monotonic()
             try:
                 answer = self._ask(f"{number}-{turn}")
             except httpx.HTTPError as problem:
@@ -248,7 +245,6 @@ class Load:
                 continue
             if answer.status_code == 200 and answer.text.rstrip().endswith("data: [DONE]"):
                 self.finished += 1
-                self.took_s.append(time.monotonic() - begun)
                 self.versions[answer.headers["x-signalbox-version"]] += 1
             else:
                 self.failures.append(f"{answer.status_code} {answer.text[-300:]}")
