@@ -85,10 +85,6 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-registry = CollectorRegistry()
-registry.register(ControlPlaneCollector())
-
-
 def _promises() -> Iterator[Metric]:
     """Give what pools promise: Prometheus' alert rules compare with it."""
     told = (
@@ -123,3 +119,7 @@ def _alerts() -> Iterator[Metric]:
     if judged_at is not None:
         age_s = max(0.0, (timezone.now() - judged_at).total_seconds())
         yield _gauge("signalbox_alerts_judged_age_seconds", "Since rules were judged.", age_s)
+
+
+registry = CollectorRegistry()
+registry.register(ControlPlaneCollector())

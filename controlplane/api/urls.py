@@ -15,7 +15,6 @@ urlpatterns = [
     path("api/schema/", SpectacularAPIView.as_view(), name="api-schema"),
     path("api/docs/", docs.DocsView.as_view(url_name="api-schema"), name="api-docs"),
     path("api/v1/agent/", include("controlplane.api.agents")),
-    path("api/v1/agent/", include("controlplane.api.agents")),
     path("api/v1/", include(router.urls)),
     re_path(r"^api/(?P<path>.*)$", errors.not_found),
 ]

@@ -35,7 +35,7 @@ MENU = (
     Entry("requests", "Requests", "⇢", "q"),
     Entry("planning", "Planner", "∑", "l"),
     Entry("tenants", "Tenants", "◍", "t"),
-    Entry("configuration", "Configuration", "⎘", "c", role="admin"),
+    Entry("configuration", "Configuration", "⎘", "y", role="admin"),
     Entry("audit", "Audit", "≡", "a"),
     Entry("system", "System", "⚙", "s"),
 )

@@ -14,11 +14,10 @@ from rest_framework.response import Response
 
 from controlplane.audit.services import Actor
 from controlplane.declarative import document, services
+from controlplane.declarative.download import MEDIA_TYPE, file_answer
 from controlplane.declarative.services import Plan, Step
 from controlplane.rest.serializers import ChangeInput, ChangeSerializer
 from controlplane.rest.views import ServiceViewSet
-
-MEDIA_TYPE = "application/yaml"
 
 
 class ApplyChangeSerializer(serializers.Serializer[Any]):
@@ -121,13 +120,3 @@ class ExportViewSet(viewsets.ViewSet):
     def list(self, request: Request) -> HttpResponse:
         """Give it as YAML; the header ETag is its digest."""
         return file_answer()
-
-
-def file_answer() -> HttpResponse:
-    """Answer with the configuration as a file to keep."""
-    text = services.export_text()
-    answer = HttpResponse(text, content_type=f"{MEDIA_TYPE}; charset=utf-8")
-    answer["ETag"] = f'"{document.digest(text)}"'
-    answer["Content-Disposition"] = 'attachment; filename="signalbox.yaml"'
-    answer["Cache-Control"] = "no-store"
-    return answer

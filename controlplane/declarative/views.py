@@ -12,7 +12,8 @@ from controlplane.audit.selectors import events, fleet_revision
 from controlplane.audit.services import Actor
 from controlplane.console import actions
 from controlplane.console.mixins import RoleRequired, back_to, requested
-from controlplane.declarative import api, document, services
+from controlplane.declarative import document, services
+from controlplane.declarative.download import file_answer
 from controlplane.declarative.forms import ApplyForm
 from controlplane.declarative.services import Plan
 from controlplane.domain.errors import ProblemError
@@ -100,4 +101,4 @@ class Download(RoleRequired):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         """Give it."""
-        return api.file_answer()
+        return file_answer()

@@ -54,6 +54,23 @@ def test_no_documented_environment_variable_has_gone():
     assert {name for name in documented if not any(name in text for text in texts)} == set()
 
 
+def test_the_architecture_names_every_app_and_every_loop():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    apps = {p.parent.name for p in (ROOT / "controlplane").glob("*/apps.py")}
+    assert {app for app in apps if f"`{app}`" not in text} == set()
+    source = (ROOT / "controlplane" / "settings.py").read_text()
+    loops = re.findall(r'"task": "([\w.]+)"', source)
+    assert loops
+    assert {loop for loop in loops if f"`{loop}`" not in text} == set()
+
+
+def test_the_glossary_has_each_word_once_in_order():
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    words = re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)[1:]
+    keys = [re.sub(r"[^a-z ·]", "", word.lower()) for word in words]
+    assert keys == sorted(set(keys))
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_link_inside_the_repository_leads_somewhere(document):
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text())

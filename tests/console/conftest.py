@@ -255,7 +255,7 @@ def pages(fleet: Fleet) -> list[str]:
         "/alerts/silences/?rule=ttft-high&pool=chat",
         "/alerts/webhooks/",
         "/slos/",
-        "/slos/chat/",
+        "/slos/chat/edit/",
         "/slos/maintenance/",
         "/diagnosis/chat/",
         "/diagnosis/chat/?question=oom",

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from controlplane.console import quantities
+from controlplane.console import nav, quantities
 from controlplane.console.listing import attribute, safe
 from controlplane.console.mixins import digest, includes
 from controlplane.console.templatetags.console import change_words, chip, in_billions
@@ -177,3 +177,11 @@ def test_a_load_that_fails_is_tried_again_by_the_next():
 )
 def test_stretches_of_time_read_without_empty_parts(value, text):
     assert quantities.span(value) == text
+
+
+@pytest.mark.parametrize("menu", [nav.MENU, nav.AREA_MENU], ids=["console", "area"])
+def test_every_entry_of_a_menu_has_a_key_and_a_name_of_its_own(menu):
+    for said in ("key", "name", "label"):
+        told = [getattr(entry, said) for entry in menu]
+        assert sorted(set(told)) == sorted(told)
+    assert all(len(entry.key) == 1 and entry.key.isalnum() for entry in menu)
