@@ -17,7 +17,7 @@ from controlplane.telemetry import prometheus as prometheus_module
 from controlplane.telemetry import recent, services, source
 from controlplane.telemetry.prometheus import Prometheus
 from controlplane.telemetry.snapshots import WINDOWS
-from controlplane.tenants.views import TENANT_CHARTS
+from controlplane.tenants.views.pages import TENANT_CHARTS
 from routing_agent import wire
 from tests.controlplane.staff import signed_in
 from tests.controlplane.telemetry.conftest import delta, replica, report
