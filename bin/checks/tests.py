@@ -27,7 +27,8 @@ TOUR = "e2e"
 # One after the other they would take three times as long: most of a test is waiting.
 MOST = "not postgres and not browser and not e2e"
 IN_BROWSERS = "browser and not e2e and not postgres"
-END_TO_END = "e2e and not postgres"
+STORIES = "e2e and story and not postgres"  # on a product of their own: most of it is waiting
+END_TO_END = "e2e and not story and not postgres"
 ON_POSTGRESQL = "django_db and not one_database and not browser and not e2e"
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 # In one pass only: it makes tests slower by a third.
@@ -63,8 +64,9 @@ class Suite:
         """Most on SQLite; beside it what drives browsers or processes, and PostgreSQL."""
         with (
             tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch,
-            ThreadPoolExecutor(3) as beside,
+            ThreadPoolExecutor(4) as beside,
         ):
+            stories = beside.submit(self._aside, STORIES)
             end_to_end = beside.submit(self._aside, END_TO_END)
             on_postgresql = beside.submit(self.on_postgresql)
             in_browsers = beside.submit(self._aside, IN_BROWSERS)
@@ -77,6 +79,7 @@ class Suite:
                 self.run.stage("relay compiled", on_compiled.result)
                 self.floors(measured)
             self.run.stage("tests end to end", end_to_end.result)
+            self.run.stage("stories", stories.result)
 
     def _aside(self, which: str) -> Outcome:
         return self._pytest(["-m", which, *self.words], {}, aside=True)

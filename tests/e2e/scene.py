@@ -176,15 +176,23 @@ class Scene:
 
     def client(self, key: str, agent: int = 1) -> Client:
         """Give a client of an agent."""
-        return Client(f"http://127.0.0.1:{self.stack.ports.traffic(agent)}", key)
+        client = Client(f"http://127.0.0.1:{self.stack.ports.traffic(agent)}", key)
+        self._cleanup.callback(client.close)
+        return client
 
 
 class Client:
     """Somebody with a tenant's key."""
 
     def __init__(self, url: str, key: str) -> None:
-        self.url = url
-        self._headers = {"authorization": f"Bearer {key}"}
+        # One client for all: making one costs more than a request.
+        self._http = httpx.Client(
+            base_url=url,
+            headers={"authorization": f"Bearer {key}"},
+            limits=httpx.Limits(max_connections=None),
+            timeout=60,
+        )
+        self.close = self._http.close
 
     def ask(self, model: str, *, session: str = "", **fields: Any) -> httpx.Response:
         """Ask for a short answer."""
@@ -193,12 +201,12 @@ class Client:
             "max_tokens": 8,
             "messages": [{"role": "user", "content": "Tell a story."}],
         } | fields
-        headers = self._headers | ({"x-session-id": session} if session else {})
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+        headers = {"x-session-id": session} if session else {}
+        return self._http.post("/v1/chat/completions", json=body, headers=headers)
 
     def models(self) -> list[str]:
         """List what this key may call."""
-        answer = httpx.get(f"{self.url}/v1/models", headers=self._headers)
+        answer = self._http.get("/v1/models")
         return [m["id"] for m in answer.json()["data"]]
 
     def ask_at_once(self, how_many: int, model: str, **fields: Any) -> Counter[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -36,8 +37,11 @@ def copy_of_checkout(target: Path) -> None:
 
 
 def free_port_base() -> int:
-    """Find a base whose whole range of ports is free, below those the system hands out."""
-    for base in range(11000, 31000, 1000):
+    """Find a base whose whole range of ports is free, below those the system hands out.
+
+    By chance, since another stack may be looking for one at this moment.
+    """
+    for base in random.sample(range(11000, 31000, 1000), 20):
         numbers = Ports(base)
         wanted = [numbers.web, numbers.redis, numbers.prometheus]
         wanted += [numbers.traffic(n) for n in (1, 2)] + [numbers.admin(n) for n in (1, 2)]

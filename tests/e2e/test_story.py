@@ -13,7 +13,7 @@ import yaml
 from tests.e2e.scene import REASON, Engine, Load, Operator, Scene, scene_of
 from tests.e2e.stack import Stack, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.story, pytest.mark.slow, pytest.mark.timeout(400)]
 MODEL = "story-7b"
 CONTROL_PLANE = ("web", "worker", "beat", "redis")
 # Engines of a busy machine differ by more than a tenth although they are the same.

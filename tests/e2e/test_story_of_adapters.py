@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.scene import Client, Scene, scene_of
 from tests.e2e.stack import Stack, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.story, pytest.mark.slow, pytest.mark.timeout(300)]
 MODEL = "woven-7b"
 FAST = ("--speed", "8")
 LIVE_WITHIN_S = 60.0

@@ -13,7 +13,7 @@ from controlplane.tenants import services
 from controlplane.tenants.models import StaffToken
 from tests.controlplane.calling import WHY, bearing, caller, model, ok, pool, problem, replica
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
 NOT_LISTED = {"explain", "apply", "diagnoses"}  # verbs, and what is asked of one pool
 NOUNS = [prefix for prefix, _, _ in router.registry if prefix not in NOT_LISTED]
 

@@ -9,7 +9,7 @@ from rest_framework import exceptions
 from controlplane.api import errors
 from tests.controlplane.calling import caller, model, ok, pool, problem
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
 
 
 def post(path, body, *, role="admin", **extra):

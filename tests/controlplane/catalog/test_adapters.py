@@ -23,7 +23,7 @@ from controlplane.domain.errors import Conflict, Invalid, NotFound, ProblemError
 from tests import adapters as made
 from tests.factories import ACTOR, WHY, make_pool, make_tenant
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 

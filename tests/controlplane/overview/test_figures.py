@@ -15,7 +15,7 @@ from tests.controlplane.calling import caller, ok, problem
 from tests.controlplane.staff import signed_in
 from tests.factories import make_agent, make_pool, make_replica, make_tenant, make_version
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
 
 
 @pytest.fixture(autouse=True)

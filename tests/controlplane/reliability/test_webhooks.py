@@ -22,7 +22,7 @@ from controlplane.reliability.models import Alert, WebhookDelivery
 from controlplane.reliability.services import messages
 from tests.factories import WHY, make_pool
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
 
 
 class Receiver:

@@ -33,7 +33,12 @@ from controlplane.usage.models import UsageHour
 from tests import adapters as made
 from tests.factories import WHY, make_pool, make_tenant
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.one_database,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.redis,
+    pytest.mark.slow,
+]
 ROOT = Path(__file__).parents[3]
 
 

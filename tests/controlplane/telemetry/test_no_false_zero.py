@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -31,6 +31,7 @@ pytestmark = [
 ]
 
 LATENCIES = ("ttft", "tpot", "e2e", "queue_wait")
+BOTH_STORES = ("15m", "1h")  # one is read from the recent store, one from roll-ups
 Drawn = dict[str, dict[str, Any]]  # address → payload
 
 
@@ -108,8 +109,8 @@ class Watched:
         for at in range(begin, end, 2):
             self.tell(at + 1)
 
-    def draw(self) -> Drawn:
-        """Draw every chart of every level for every window."""
+    def draw(self, windows: Iterable[str] = BOTH_STORES) -> Drawn:
+        """Draw every chart of every level for these windows."""
         for cache in (source._points, charts._bodies):
             cache.clear()
         version = make_version().pk
@@ -124,7 +125,7 @@ class Watched:
         return {
             f"{a}?window={w}": json.loads(self.client.get(a, {"window": w}).content)
             for a in addresses
-            for w in WINDOWS
+            for w in windows
         }
 
 
@@ -169,7 +170,7 @@ def assert_honest(drawn: Drawn) -> None:
 
 
 def test_before_the_first_report_every_chart_says_why_it_is_empty(watched):
-    drawn = watched.draw()
+    drawn = watched.draw(WINDOWS)
     assert_honest(drawn)
     assert {p["state"] for p in drawn.values()} == {"none"}
 
@@ -177,7 +178,7 @@ def test_before_the_first_report_every_chart_says_why_it_is_empty(watched):
 def test_everything_is_drawn_when_all_is_well(watched):
     watched.tell_minutes(8, 0)
     services.roll_up(watched.now)
-    drawn = watched.draw()
+    drawn = watched.draw(WINDOWS)
     assert_honest(drawn)
     for window in ("5m", "15m", "1h"):  # longer ones may end before the first report
         missing = {a for a in drawn if a.endswith(f"={window}")} - drawn_of(drawn, window)
@@ -260,7 +261,7 @@ def test_figures_an_engine_does_not_export_are_gaps_everywhere(watched):
             watched.minute - 240 + 2 * i, replicas=(bare,), node=wire.NodeFacts(gpus=(gpu,))
         )
     services.roll_up(watched.now)
-    drawn = watched.draw()
+    drawn = watched.draw(WINDOWS)
     assert_honest(drawn)
     for chart in ("kv", "load", "preemptions", "gpu"):
         for window in WINDOWS:
@@ -279,7 +280,7 @@ def test_clocks_five_minutes_apart_change_nothing(watched, apart_s):
         watched.tell(at + 1, **sent)
     services.roll_up(watched.now + apart_s)
     services.roll_up(watched.now + 61)
-    drawn = watched.draw()
+    drawn = watched.draw(("5m", "1h"))
     assert_honest(drawn)
     (answered, _, *_rest) = drawn["/live/fleet/requests.json?window=5m"]["figure"]["data"]
     assert [v for v in answered["y"] if v is not None] == pytest.approx([4.0, 4.0], abs=0.2)

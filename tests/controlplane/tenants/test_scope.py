@@ -16,7 +16,7 @@ from tests.controlplane.calling import bearing, caller, ok, problem
 from tests.controlplane.tenants.members import ADMIN, MEMBER, member, tenants_robot
 from tests.factories import WHY, make_key, make_pool, make_tenant
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
 OPEN = {"tenants", "quotas", "api-keys", "memberships", "models", "usage"}
 OPEN_TO_ADMINS = OPEN | {"tenant-tokens"}
 ADDED_BY_OTHERS = {"adapters"}  # opened in its own app
