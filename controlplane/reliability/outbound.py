@@ -2,8 +2,9 @@
 
 Only http and https, no user info, no redirects. The name is resolved once and the connection made
 to that address, so that it cannot change between check and use. Addresses of this machine's own
-network links (169.254.0.0/16, fe80::/10: cloud metadata lives there), multicast and the like are
-refused; private ones are not, since that is where receivers usually are.
+network links (169.254.0.0/16, fe80::/10: cloud metadata lives there), what clouds have elsewhere
+for metadata, multicast and the like are refused, also within IPv6; private ones are not, since that
+is where receivers usually are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import http.client
 import ipaddress
 import socket
 import ssl
+import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
@@ -22,6 +26,15 @@ from controlplane.domain.errors import Invalid
 
 LIMIT_S: Final = 5.0
 SIGNATURE_HEADER: Final = "x-signalbox-signature"
+# Metadata services outside link-local: Amazon and Google over IPv6, Alibaba, Oracle, Azure.
+METADATA: Final = frozenset(
+    ipaddress.ip_address(text)
+    for text in (
+        *("fd00:ec2::254", "fd20:ce::254"),
+        *("100.100.100.200", "192.0.0.192", "168.63.129.16"),
+    )
+)
+NAT64: Final = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last 32 bits are IPv4
 
 
 class NotDelivered(Exception):
@@ -85,13 +98,23 @@ def origin(url: str) -> str:
 
 def is_allowed(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Say whether messages may go to an address."""
-    mapped = getattr(address, "ipv4_mapped", None)
-    if mapped is not None:
-        return is_allowed(mapped)
-    refused = (
-        address.is_link_local or address.is_multicast or address.is_unspecified
-    )  # fmt: skip
-    return not refused and str(address) != "255.255.255.255"
+    inner = _ipv4_within(address)
+    if inner is not None:
+        return is_allowed(inner)
+    if address.is_link_local or address.is_multicast or address.is_unspecified:
+        return False
+    return address not in METADATA and str(address) != "255.255.255.255"
+
+
+def _ipv4_within(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | None:
+    """Give the IPv4 address that an IPv6 one leads to: mapped, 6to4 or NAT64."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return None
+    if address in NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour
 
 
 def send(url: str, message: Message) -> int:
@@ -107,16 +130,36 @@ def send(url: str, message: Message) -> int:
         raise NotDelivered(problem.message) from problem
     except (OSError, UnicodeError) as error:
         raise NotDelivered(_words(error)) from error
-    path = parts.path or "/"
+    # A timeout is of one read: who answers byte by byte is cut off by the clock.
+    deadline = time.monotonic() + LIMIT_S
+    cut = threading.Timer(LIMIT_S, _cut, [connection.sock])
+    cut.start()
     try:
-        connection.request(
-            "POST", f"{path}?{parts.query}" if parts.query else path, message.body, message.headers
-        )
-        return connection.getresponse().status
+        status = _exchange(connection, parts, message)
     except (OSError, http.client.HTTPException) as error:
-        raise NotDelivered(_words(error)) from error
+        late = time.monotonic() >= deadline
+        raise NotDelivered(_words(TimeoutError() if late else error)) from error
     finally:
+        cut.cancel()
         connection.close()
+    if time.monotonic() >= deadline:
+        raise NotDelivered(_words(TimeoutError()))
+    return status
+
+
+def _exchange(connection: http.client.HTTPConnection, parts: SplitResult, message: Message) -> int:
+    if isinstance(connection.sock, ssl.SSLSocket):
+        connection.sock.do_handshake()
+    path = parts.path or "/"
+    target = f"{path}?{parts.query}" if parts.query else path
+    connection.request("POST", target, message.body, message.headers)
+    return connection.getresponse().status
+
+
+def _cut(connected: socket.socket) -> None:
+    """End both directions below TLS: whoever reads sees the end at once."""
+    with suppress(OSError):  # it is closed already
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
 def _words(error: Exception) -> str:
@@ -146,7 +189,9 @@ def _connection(parts: SplitResult) -> http.client.HTTPConnection:
     if parts.scheme == "https":
         try:
             context = ssl.create_default_context()
-            connection.sock = context.wrap_socket(plain, server_hostname=host)
+            connection.sock = context.wrap_socket(
+                plain, server_hostname=host, do_handshake_on_connect=False
+            )
         except OSError:
             plain.close()
             raise

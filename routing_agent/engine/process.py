@@ -292,8 +292,8 @@ class EngineProcesses:
                 file.seek(0, os.SEEK_END)
                 file.seek(max(0, file.tell() - 2 * TAIL_CHARACTERS))
                 text = file.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+        except OSError as error:
+            return f"Its log cannot be read: {error.strerror}."
         shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
         return shown.strip()[-TAIL_CHARACTERS:]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -248,6 +250,10 @@ def test_one_message_is_sent_by_one_worker(receiver):
         "http://169.254.169.254/latest/meta-data",
         "http://[fe80::1]/",
         "http://[::ffff:169.254.169.254]/",
+        "http://[64:ff9b::a9fe:a9fe]/",
+        "http://[2002:a9fe:a9fe::1]/",
+        "http://[fd00:ec2::254]/",
+        "http://168.63.129.16/",
         "http://0.0.0.0/",
         "http://224.0.0.1/",
         "http://255.255.255.255/",
@@ -269,6 +275,32 @@ def test_a_name_that_leads_to_a_forbidden_address_is_not_called(monkeypatch):
     message = outbound.Message("msg-1", b"{}", "s", 1)
     with pytest.raises(outbound.NotDelivered, match="do not go to"):
         outbound.send("http://innocent.example/", message)
+
+
+def test_who_answers_byte_by_byte_is_cut_off(monkeypatch):
+    """Each byte comes within a read's own limit; all of them together do not."""
+    monkeypatch.setattr(outbound, "LIMIT_S", 0.2)
+    enough = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        caller, _ = server.accept()
+        with caller, suppress(OSError):
+            caller.sendall(b"HTTP/1.1 200 OK\r\nx: ")
+            while not enough.wait(0.02):
+                caller.sendall(b"y")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dripping = threading.Thread(target=drip, args=[server])
+        dripping.start()
+        try:
+            with pytest.raises(outbound.NotDelivered, match="no answer within"):
+                outbound.send(
+                    f"http://127.0.0.1:{server.getsockname()[1]}/",
+                    outbound.Message("msg-1", b"{}", "s", 1),
+                )
+        finally:
+            enough.set()
+            dripping.join()
 
 
 def test_address_and_secret_are_in_no_audit_event(receiver):
