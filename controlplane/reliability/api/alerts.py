@@ -116,6 +116,7 @@ class AlertRulesSerializer(serializers.Serializer[Any]):
 class AlertViewSet(ReadMixin, ServiceViewSet):
     """Alerts: what fires, fired, and soon may; acknowledge one."""
 
+    lookup_value_regex = r"\d{1,18}"
     queryset = Alert.objects.none()
     serializer_class = AlertSerializer
     filterset_class = AlertFilter
@@ -184,6 +185,7 @@ class SilenceFilter(django_filters.FilterSet):
 class SilenceViewSet(ReadMixin, ServiceViewSet):
     """Silences: made, and ended early."""
 
+    lookup_value_regex = r"\d{1,18}"
     queryset = Silence.objects.none()
     serializer_class = SilenceSerializer
     filterset_class = SilenceFilter

@@ -192,6 +192,7 @@ class MaintenanceWindowFilter(django_filters.FilterSet):
 class MaintenanceWindowViewSet(ReadMixin, ServiceViewSet):
     """Maintenance windows: declared, and closed early."""
 
+    lookup_value_regex = r"\d{1,18}"
     queryset = MaintenanceWindow.objects.none()
     serializer_class = MaintenanceWindowSerializer
     filterset_class = MaintenanceWindowFilter

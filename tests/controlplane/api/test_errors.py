@@ -7,6 +7,7 @@ from django.db import DataError, OperationalError
 from rest_framework import exceptions
 
 from controlplane.api import errors
+from controlplane.api.router import router
 from tests.controlplane.calling import caller, model, ok, pool, problem
 
 pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
@@ -145,3 +146,17 @@ def test_what_else_may_happen_has_the_same_shape(error, status, code):
 def test_answers_are_strict_json():
     answer = caller("viewer").get("/api/v1/pools/")
     json.loads(answer.content, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+
+@pytest.mark.parametrize(
+    ("noun", "viewset"), [pytest.param(p, v, id=p) for p, v, _ in router.registry]
+)
+def test_a_name_that_is_none_breaks_no_verb(noun, viewset):
+    client = caller()
+    client.raise_request_exception = False
+    verbs = ["", *(f"{verb.url_path}/" for verb in viewset.get_extra_actions() if verb.detail)]
+    for name in ("abc", "9" * 23, "a%00b", "é"):
+        for verb in verbs:
+            for call in (client.get, client.post, client.patch, client.delete):
+                answer = call(f"/api/v1/{noun}/{name}/{verb}")
+                assert answer.status_code < 500, (call, name, verb)
