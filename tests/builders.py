@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.domain.replica_states import State
-from controlplane.domain.replicas import ReplicaView, Sighting
-from controlplane.domain.tables import (
+from controlplane.domain.fleet_snapshot import (
     FleetSnapshot,
     KeyRow,
     ModelRow,
@@ -15,6 +13,8 @@ from controlplane.domain.tables import (
     SplitRow,
     TenantRow,
 )
+from controlplane.domain.replica_states import State
+from controlplane.domain.replicas import ReplicaView, Sighting
 from routing_agent import wire
 
 LINEAGE = "11111111-2222-3333-4444-555555555555"

@@ -16,8 +16,7 @@ from django.utils import timezone
 from controlplane.audit.models import FleetRevision
 from controlplane.catalog.models import AdapterVersion, Model
 from controlplane.catalog.selectors import live_adapter_versions
-from controlplane.domain.replica_states import State
-from controlplane.domain.tables import (
+from controlplane.domain.fleet_snapshot import (
     AdapterRow,
     FleetSnapshot,
     KeyRow,
@@ -27,6 +26,7 @@ from controlplane.domain.tables import (
     ShadowRow,
     SplitRow,
 )
+from controlplane.domain.replica_states import State
 from controlplane.fleet.models import Agent, Pool, Replica, Shadow, TrafficSplit
 from controlplane.fleet.selectors import adapters_wanted
 from controlplane.routing.models import Publication, RoutingEpoch

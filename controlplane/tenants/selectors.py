@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from controlplane.domain import quotas
 from controlplane.domain.errors import NotFound
+from controlplane.domain.fleet_snapshot import TenantRow
 from controlplane.domain.quotas import Ledger, LimitUse
-from controlplane.domain.tables import TenantRow, tenant_limits
+from controlplane.domain.tables import tenant_limits
 from controlplane.tenants import keys
 from controlplane.tenants.models import (
     ApiKey,

@@ -62,16 +62,6 @@ def browser() -> Iterator[Any]:
     del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A redis-server for a module's tests."""
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not on PATH")
-    server = RedisServer(Path(tmp_path_factory.mktemp("redis")))
-    yield server
-    server.kill()
-
-
 @dataclass
 class Visitor:
     """A signed-in tab that remembers everything that was said and asked."""

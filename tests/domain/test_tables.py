@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.replica_states import State
-from controlplane.domain.tables import (
+from controlplane.domain.fleet_snapshot import (
     AdapterRow,
-    Compiled,
     FleetSnapshot,
     KeyRow,
     ModelRow,
     SplitRow,
     TenantRow,
-    compile_table,
 )
+from controlplane.domain.replica_states import State
+from controlplane.domain.tables import Compiled, compile_table
 from routing_agent import wire
 from tests.builders import LINEAGE, pool_row, replica_row, snapshot
 

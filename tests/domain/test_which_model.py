@@ -8,7 +8,8 @@ import pytest
 
 from controlplane.domain import which_model
 from controlplane.domain.errors import Invalid
-from controlplane.domain.tables import FleetSnapshot, ModelRow, compile_table
+from controlplane.domain.fleet_snapshot import FleetSnapshot, ModelRow
+from controlplane.domain.tables import compile_table
 from routing_agent import wire
 
 CLASSES: list[dict[str, Any]] = [

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,16 +66,6 @@ def minute(db: None) -> MinuteOf:
         return begin
 
     return store
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A redis-server shared by a module's tests."""
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not on PATH")
-    server = RedisServer(Path(tmp_path_factory.mktemp("redis")))
-    yield server
-    server.kill()
 
 
 class Telling:

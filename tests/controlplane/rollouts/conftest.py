@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,16 +16,6 @@ from controlplane.telemetry import recent
 from routing_agent import wire
 from tests.factories import WHY, make_agent, make_pool, make_replica
 from tests.redis_server import RedisServer
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A redis-server shared by a module's tests."""
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not on PATH")
-    server = RedisServer(Path(tmp_path_factory.mktemp("redis")))
-    yield server
-    server.kill()
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,16 +32,6 @@ def replica(**given: Any) -> wire.ReplicaReport:
 def delta(**given: Any) -> wire.PoolDelta:
     """What pool `chat` did."""
     return wire.PoolDelta(**({"pool": "chat", "version": "v1"} | given))
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A redis-server shared by a module's tests."""
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not on PATH")
-    server = RedisServer(Path(tmp_path_factory.mktemp("redis")))
-    yield server
-    server.kill()
 
 
 @pytest.fixture
