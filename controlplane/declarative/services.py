@@ -15,6 +15,9 @@ from controlplane.declarative.section import Section, Who
 from controlplane.declarative.sections import SECTIONS
 from controlplane.domain.errors import Conflict, Invalid, ProblemError
 
+# PostgreSQL: deadlock_detected, serialization_failure, lock_not_available.
+COLLISIONS = frozenset({"40P01", "40001", "55P03"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -104,10 +107,18 @@ def _alone() -> Iterator[None]:
     try:
         yield
     except OperationalError as error:
+        if not _is_collision(error):
+            raise
         raise Conflict(
             "Somebody changes the same objects right now; nothing was changed here. Try again.",
             code="busy",
         ) from error
+
+
+def _is_collision(error: OperationalError) -> bool:
+    """Tell a deadlock or a lock that did not come from a database that is gone."""
+    state = getattr(error.__cause__, "sqlstate", None)
+    return state in COLLISIONS or "is locked" in str(error)
 
 
 def _planned(

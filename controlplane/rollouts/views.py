@@ -18,7 +18,7 @@ from controlplane.console.listing import Listing
 from controlplane.console.mixins import Page, RoleRequired, back_to, in_dialog, requested
 from controlplane.domain import analysis, rollouts
 from controlplane.domain.errors import NotFound, ProblemError
-from controlplane.domain.rollouts import Event, Phase
+from controlplane.domain.rollouts import Phase
 from controlplane.rollouts import selectors, services
 from controlplane.rollouts.filters import RolloutFilter
 from controlplane.rollouts.forms import StartForm
@@ -149,7 +149,6 @@ class Deed:
     verb: str
     effect: str
     done: str
-    event: Event | None = None
 
 
 DEEDS: dict[str, Deed] = {
@@ -158,28 +157,24 @@ DEEDS: dict[str, Deed] = {
         verb="Pause rollout",
         effect="The weights stay as they are. A failing analysis still takes the canary back.",
         done="Rollout paused.",
-        event=Event.PAUSE,
     ),
     "resume": Deed(
         service=services.resume_rollout,
         verb="Resume rollout",
         effect="It goes on by itself when the step has passed.",
         done="Rollout resumed.",
-        event=Event.RESUME,
     ),
     "promote": Deed(
         service=services.promote_rollout,
         verb="Promote rollout",
         effect="The next step begins at once, whatever the analysis of this one says.",
         done="Rollout promoted.",
-        event=Event.ADVANCE,
     ),
     "abort": Deed(
         service=services.abort_rollout,
         verb="Abort rollout",
         effect="Stable gets every new session at once. Running streams end where they are.",
         done="Rollout aborted.",
-        event=Event.ABORT,
     ),
     "roll-back": Deed(
         service=services.roll_back,

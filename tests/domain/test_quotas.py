@@ -141,7 +141,7 @@ def play(agents: Agents, step: tuple) -> None:  # type: ignore[type-arg]
             agents.die(name)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STEPS, st.integers(0, 6))
 def test_no_concurrency_limit_is_passed_whatever_the_network_does(steps: list, limit: int) -> None:  # type: ignore[type-arg]
     agents = Agents(wire.TenantLimits(concurrency=limit, leased=True))
@@ -155,7 +155,7 @@ def test_no_concurrency_limit_is_passed_whatever_the_network_does(steps: list, l
         assert sum(h.slots for h in quotas.live(agents.ledger, agents.now).values()) <= limit
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STEPS, st.integers(0, 6))
 def test_no_rate_limit_is_passed_whatever_the_network_does(steps: list, limit: int) -> None:  # type: ignore[type-arg]
     agents = Agents(

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.fleet_snapshot import (
@@ -190,6 +190,7 @@ def test_a_key_without_tenant_or_with_a_bad_hash_is_left_out():
 junk = st.one_of(st.none(), st.integers(), st.floats(), st.text(), st.lists(st.text()))
 
 
+@settings(max_examples=40)
 @given(url=st.text(), engine=st.text(), weight=st.floats(), overrides=junk, aliases=junk)
 def test_whatever_one_row_holds_the_others_come_through(url, engine, weight, overrides, aliases):
     fleet = snapshot(

@@ -6,6 +6,7 @@ import io
 
 import pytest
 import yaml
+from django.db import OperationalError
 
 from controlplane.audit.models import AuditEvent
 from controlplane.catalog import services as catalog
@@ -298,6 +299,19 @@ def test_an_adapter_whose_files_are_gone_or_others_is_refused(adapter):
         "adapters[0].digest", True,
     )  # fmt: skip
     assert not Adapter.objects.exists()
+
+
+@pytest.mark.parametrize(("state", "is_busy"), [("40P01", True), ("08006", False)])
+def test_a_deadlock_is_somebody_else_and_a_lost_database_is_not(monkeypatch, state, is_busy):
+    cause = Exception()
+    cause.sqlstate = state
+
+    def broken() -> None:
+        raise OperationalError("it broke") from cause
+
+    monkeypatch.setattr(services, "exported", broken)
+    with pytest.raises(Conflict if is_busy else OperationalError):
+        apply("signalbox: 1\n")
 
 
 @pytest.mark.parametrize(
