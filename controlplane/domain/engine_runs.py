@@ -52,9 +52,14 @@ def start_serial(starts: int) -> int:
     return 2 * starts
 
 
-def stop_serial(starts: int) -> int:
-    """Give the number of the stop action that ends that start."""
-    return 2 * starts + 1
+def stop_serial(starts: int, obeyed: int = 0) -> int:
+    """Give the number of the stop action that ends that start.
+
+    Args:
+        obeyed: number of the newest action its agent obeyed. A database that was restored from a
+            backup may be behind it, and an older number is refused.
+    """
+    return 2 * max(starts, obeyed // 2) + 1
 
 
 def next_step(run: RunView, engine: EngineProcess | None, *, now: datetime) -> Step | None:

@@ -90,3 +90,10 @@ def test_a_stopped_replicas_engine_is_stopped():
 def test_the_numbers_of_actions_grow_with_every_start():
     numbers = [f(n) for n in (1, 2, 3) for f in (start_serial, stop_serial)]
     assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize(
+    ("starts", "obeyed", "serial"), [(2, 4, 5), (2, 0, 5), (1, 6, 7), (1, 7, 7), (3, 5, 7)]
+)
+def test_a_stop_is_never_older_than_what_was_obeyed(starts, obeyed, serial):
+    assert stop_serial(starts, obeyed) == serial

@@ -21,6 +21,7 @@ from controlplane.domain.scaling_inputs import Member, Past
 from controlplane.domain.scaling_moves import Moves, moves
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Node, Pool, Replica
+from controlplane.routing import selectors as routing
 from controlplane.scaling import selectors
 from controlplane.scaling.models import ScalingDecision, ScalingPolicy
 from controlplane.scaling.selectors import Heard
@@ -37,7 +38,13 @@ class _Overtaken(Exception):
 
 
 def decide_all(now: datetime) -> str:
-    """Decide for every pool with a policy, and say what was done."""
+    """Decide for every pool with a policy, and say what was done.
+
+    While publishing is halted no decision could reach the agents: a drain that they do not know of
+    would end under their traffic.
+    """
+    if reason := routing.publication().halted_reason:
+        return f"halted: {reason}"
     said = selectors.heard()
     done = [_decide_alone(row, said, now) for row in list(selectors.policies())]
     changed = [d for d in done if d is not None and d.code in ("up", "down", "bounds")]

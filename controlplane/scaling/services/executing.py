@@ -27,6 +27,8 @@ from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.replica_states import Event, State
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Agent, Replica, ReplicaMove
+from controlplane.routing import selectors as routing
+from controlplane.routing.models import Publication
 from controlplane.routing.push import AgentUnreachable, call_agent
 from controlplane.scaling import selectors
 from controlplane.scaling.models import ColdStart
@@ -42,6 +44,9 @@ FORGOTTEN_S: Final = 24 * 3600.0  # a stopped replica's engine is not looked for
 
 def execute_all(now: datetime) -> str:
     """Take the next step of every engine that agents run, and say what was done."""
+    current = routing.publication()
+    if current.halted_reason:  # what we know is older than what runs: end nothing by it
+        return f"halted: {current.halted_reason}"
     said = selectors.heard()
     engines = {e.replica: e for report, _ in said.reports.values() for e in report.engines}
     known = Replica.objects.filter(executor=Replica.Executor.AGENT)
@@ -49,7 +54,7 @@ def execute_all(now: datetime) -> str:
     rows = list(known.exclude(recent).select_related("node__agent", "pool__model_version__model"))
     post = Post()
     steps = sum(_take(row, engines.get(row.public_id), post, now) for row in rows)
-    stopped = _stop_orphans(said, post)
+    stopped = _stop_orphans(said, current, post)
     _measure(rows)
     return f"{len(rows)} engines looked at, {steps + stopped} steps"
 
@@ -90,12 +95,12 @@ def _take(row: Replica, engine: wire.EngineProcess | None, post: Post, now: date
     is_taken = False
     while (step := next_step(_view(row), engine, now=now)) is not None:
         is_taken = True
-        if not _take_one(row, step, post) or row.state != State.LOADING or step.action:
+        if not _take_one(row, engine, step, post) or row.state != State.LOADING or step.action:
             break
     return is_taken
 
 
-def _take_one(row: Replica, step: Step, post: Post) -> bool:
+def _take_one(row: Replica, engine: wire.EngineProcess | None, step: Step, post: Post) -> bool:
     """Take one step; false if somebody else was quicker, or the agent took no action."""
     if step.event is not None:
         return _move(row, step.event, step.reason)
@@ -104,7 +109,8 @@ def _take_one(row: Replica, step: Step, post: Post) -> bool:
         return row.state == State.LOADING and _move(row, Event.GONE, "its node has no agent")
     if step.action == "start":
         return _start(row, agent, post)
-    return post.send(agent, _stop(row.public_id), stop_serial(row.starts)) is not None
+    obeyed = engine.serial if engine is not None else 0
+    return post.send(agent, _stop(row.public_id), stop_serial(row.starts, obeyed)) is not None
 
 
 def _view(row: Replica) -> RunView:
@@ -171,11 +177,16 @@ def _stop(replica: str) -> wire.StopEngine:
     return wire.StopEngine(replica=replica, patience_s=STOP_PATIENCE_S)
 
 
-def _stop_orphans(said: selectors.Heard, post: Post) -> int:
-    """Stop engines whose replicas nobody knows any more: they were deleted while they ran."""
+def _stop_orphans(said: selectors.Heard, current: Publication, post: Post) -> int:
+    """Stop engines whose replicas nobody knows any more: they were deleted while they ran.
+
+    An agent that runs a newer table than ours knows more than this database: it was restored from
+    a backup that is older than those engines, and they carry traffic.
+    """
     running = {
         e.replica: (agent, e)
         for agent, (report, _) in said.reports.items()
+        if report.lineage in ("", current.lineage) and report.epoch <= current.epoch
         for e in report.engines
         if e.state == "running"
     }

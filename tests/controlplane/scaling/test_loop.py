@@ -6,6 +6,7 @@ import itertools
 import threading
 from datetime import timedelta
 
+import msgspec
 import pytest
 from django.db import connection
 from django.utils import timezone
@@ -14,6 +15,7 @@ from controlplane.audit.models import AuditEvent
 from controlplane.domain.replica_states import State
 from controlplane.fleet import services as fleet_services
 from controlplane.fleet.models import Agent, Pool, Replica
+from controlplane.routing.models import Publication
 from controlplane.routing.selectors import fleet_snapshot
 from controlplane.scaling import selectors, services
 from controlplane.scaling.models import ColdStart, ScalingDecision, ScalingPolicy
@@ -274,6 +276,41 @@ class TestDown:
         services.execute_all(fleet.now)
         (stop,) = fleet.actions(wire.StopEngine)
         assert (stop.do.replica, stop.serial) == (row.public_id, 3)
+
+    def test_a_restored_backup_ends_no_engine_it_does_not_know(self, fleet):
+        """Agents run a newer table than this database has published: it knows less than they."""
+        fleet.policy()
+        fleet.settle(1)
+        services.delete_policy(pool="chat", **WHY)
+        Replica.objects.all().delete()
+        newest = Publication.objects.get()
+        Publication.objects.update(epoch=newest.epoch - 1)
+        services.execute_all(fleet.now)  # before any agent spoke
+        Publication.objects.update(halted_reason="agent node-1 runs a newer epoch")
+        assert services.execute_all(fleet.now).startswith("halted: agent node-1")
+        assert fleet.actions(wire.StopEngine) == []
+        Publication.objects.update(epoch=newest.epoch, halted_reason="")  # adopted
+        services.execute_all(fleet.now)
+        assert len(fleet.actions(wire.StopEngine)) == 1
+
+    def test_while_publishing_is_halted_nothing_is_decided(self, fleet):
+        fleet.policy()
+        Publication.objects.update(halted_reason="agent node-1 runs a newer epoch")
+        assert services.decide_all(fleet.now).startswith("halted: ")
+        assert not ScalingDecision.objects.exists()
+
+    def test_an_engine_started_after_the_backup_can_be_stopped(self, fleet):
+        fleet.policy()
+        fleet.settle(1)
+        (row,) = fleet.replicas()
+        agent = next(a for a in fleet.agents if row.public_id in a.engines)
+        later = msgspec.structs.replace(agent.engines[row.public_id], serial=6)
+        agent.engines[row.public_id] = later
+        services.delete_policy(pool="chat", **WHY)
+        Replica.objects.update(state=State.STOPPED, state_since=fleet.now)
+        fleet.report()
+        services.execute_all(fleet.now)
+        assert [a.serial for a in fleet.actions(wire.StopEngine)] == [7]
 
 
 class TestFromZero:
