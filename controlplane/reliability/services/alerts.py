@@ -126,7 +126,8 @@ def _write(alert: Alert, after: Tracked) -> None:
     for name in _TRACKED:
         setattr(alert, name, getattr(after, name))
     alert.reason = after.reason[:500]
-    alert.save()
+    # Not the whole row: who acknowledged it meanwhile stays.
+    alert.save(update_fields=None if alert.pk is None else _TRACKED)
     if before != after.state and after.state is not State.PENDING:
         log.info("alert_moved", rule=alert.rule, subject=alert.subject, to=after.state)
         record(

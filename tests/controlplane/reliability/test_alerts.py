@@ -16,6 +16,7 @@ from controlplane.domain.replica_states import State as Life
 from controlplane.reliability import services
 from controlplane.reliability.models import Alert, AlertRun
 from controlplane.reliability.selectors import readings
+from controlplane.reliability.services import alerts
 from controlplane.routing.models import LoopRun
 from routing_agent import wire
 from routing_agent.wire import LATENCY_BOUNDS_S
@@ -239,6 +240,26 @@ def test_judging_twice_at_once_makes_one_alert(pool, telling, judge):
     judge(61)
     assert Alert.objects.filter(rule="ttft-high").count() == 1
     assert AuditEvent.objects.filter(verb="alert.fire").count() == 1
+
+
+def test_an_acknowledgement_made_while_rules_are_judged_is_kept(pool, telling, judge, monkeypatch):
+    telling.tell(requests={"200": 100}, ttft=SLOW)
+    judge()
+    judge(61)
+    firing = Alert.objects.get(rule="ttft-high")
+    tracked, came = alerts.tracked, []
+
+    def meanwhile(alert):
+        if alert.pk == firing.pk and not came:
+            came.append(services.acknowledge_alert(pk=alert.pk, actor=WHY["actor"], reason="mine"))
+        return tracked(alert)
+
+    monkeypatch.setattr(alerts, "tracked", meanwhile)
+    telling.tell(requests={"200": 100}, ttft={bucket(4.0): 100})
+    judge(70)
+    firing.refresh_from_db()
+    assert came
+    assert (firing.note, firing.acknowledged_by) == ("mine", WHY["actor"].name)
 
 
 def test_an_alert_is_acknowledged_with_who_and_why_and_goes_on_firing(pool, telling, judge):
