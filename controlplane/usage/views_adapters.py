@@ -22,7 +22,7 @@ class AdapterUsage(InConsole):
         for stretch in ("1d", "30d"):
             rows = hours.booked(Stretch.of(stretch, timezone.now())).filter(adapter__in=names)
             own = self.tenants()
-            sums[stretch] = hours.totals(rows.filter(tenant__in=own) if own else rows)
+            sums[stretch] = hours.totals(rows if own is None else rows.filter(tenant__in=own))
         return render(request, "adapters/_usage.html", {"sums": sums, "in_area": bool(self.prefix)})
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -34,6 +35,9 @@ LOOK_PAUSE_S: Final = 0.5
 LOG_LIMIT_BYTES: Final = 4 * 1024 * 1024  # of a log, and of the older part kept beside it
 TAIL_CHARACTERS: Final = 1500
 ENDED_KEPT_S: Final = 3600.0  # far longer than any action may be under way
+_KEY: Final = re.compile(
+    r"""(--api-key[ =]|api_key['"]?\s*[=:]\s*\[?['"]?)(?!None\b)[^\s'",\])]+""", re.IGNORECASE
+)
 NOT_PASSED_ON: Final = ("SIGNALBOX_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS")
 
 
@@ -295,7 +299,12 @@ class EngineProcesses:
         except OSError as error:
             return f"Its log cannot be read: {error.strerror}."
         shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
-        return shown.strip()[-TAIL_CHARACTERS:]
+        return without_keys(shown).strip()[-TAIL_CHARACTERS:]
+
+
+def without_keys(text: str) -> str:
+    """Take keys out of what an engine wrote: some write all their options when they start."""
+    return _KEY.sub(r"\1***", text)
 
 
 def _how_it_ended(status: int | None, now: float, started_at: float | None) -> str:

@@ -17,7 +17,7 @@ import pytest
 
 from routing_agent.control.files import write_durably
 from routing_agent.engine import marks, process
-from routing_agent.engine.process import EngineProcesses
+from routing_agent.engine.process import EngineProcesses, without_keys
 from routing_agent.engine.programs import EngineRules
 from routing_agent.wire import Action, EngineProcess, StartEngine, StopEngine
 from tests.agent.waiting import until
@@ -282,3 +282,17 @@ async def test_secrets_of_the_agent_do_not_reach_its_engines(rig, tmp_path, monk
     await until(lambda: "LLAMA_API_KEY=engines-own" in log.read_text())
     assert "one-time" not in log.read_text()
     assert log.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("wrote", "shown"),
+    [
+        ("ServerArgs(port=1, api_key='sk-1', tp=2)", "ServerArgs(port=1, api_key='***', tp=2)"),
+        ("{'api_key': ['sk-1'], 'x': 1}", "{'api_key': ['***'], 'x': 1}"),
+        ("python --api-key sk-1 --port 2", "python --api-key *** --port 2"),
+        ("LLAMA_API_KEY=sk-1", "LLAMA_API_KEY=***"),
+        ("api_key=None, CUDA out of memory", "api_key=None, CUDA out of memory"),
+    ],
+)
+def test_what_an_engine_wrote_is_told_without_its_key(wrote: str, shown: str) -> None:
+    assert without_keys(wrote) == shown
