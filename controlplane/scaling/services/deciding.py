@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 LOOP: Final = Actor(selectors.ACTOR, "loop")
 BUSY_S: Final = 20.0  # a decision that takes longer is another's to take
 STARTS_AT_ONCE: Final = 32
+KEYLESS: Final = frozenset({"simulated", "triton"})  # programs that know no API key
 CANNOT_ACT: Final = "cannot act: its replicas are run by somebody else"
 
 
@@ -154,7 +155,7 @@ def _created(row: ScalingPolicy, placed: Placed, why: str, *, is_spare: bool) ->
         url=selectors.engine_url(node.executor, placed.port),
         engine="vllm" if program == "simulated" else program,
         served_model=version.model.name,
-        credential="" if program == "simulated" else f"sbe-{secrets.token_urlsafe(24)}",
+        credential="" if program in KEYLESS else f"sbe-{secrets.token_urlsafe(24)}",
         gpu_indices=list(placed.gpus),
         launch={
             "program": program,

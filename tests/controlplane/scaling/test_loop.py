@@ -20,6 +20,7 @@ from controlplane.routing.selectors import fleet_snapshot
 from controlplane.scaling import selectors, services
 from controlplane.scaling.models import ColdStart, ScalingDecision, ScalingPolicy
 from routing_agent import wire
+from tests.controlplane.scaling import conftest
 from tests.controlplane.staff import signed_in
 from tests.factories import WHY, make_pool, make_replica
 
@@ -55,6 +56,15 @@ class TestStarting:
         assert action.do.served_name == "m"
         assert action.do.arguments == {"--kv-blocks": 100, "--speed": 2.0}
         assert (action.do.context_tokens, action.do.memory_ratio) == (4096, 0.8)
+
+    @pytest.mark.parametrize(("program", "key"), [("vllm", "sbe-"), ("triton", "")])
+    def test_an_engine_gets_a_key_if_it_knows_one(self, fleet, monkeypatch, program, key):
+        facts = msgspec.structs.replace(conftest.FACTS, programs=(program,))
+        monkeypatch.setattr(conftest, "FACTS", facts)
+        fleet.policy(program=program)
+        fleet.tick()
+        (action,) = fleet.actions(wire.StartEngine)
+        assert action.do.api_key[:4] == key
 
     def test_a_lost_answer_starts_no_second_engine(self, fleet):
         fleet.policy()
