@@ -24,15 +24,15 @@ from checks.stages import Tools
 
 FAST = "not slow and not browser and not e2e and not postgres"
 TOUR = "e2e"
-# One after the other they would take three times as long: most of a test is waiting.
+# Beside one another, since most of many tests is waiting. Coverage costs a third: not in all.
 MOST = "not postgres and not browser and not e2e"
 IN_BROWSERS = "browser and not e2e and not postgres"
 STORIES = "e2e and story and not postgres"  # on a product of their own: most of it is waiting
 END_TO_END = "e2e and not story and not postgres"
 ON_POSTGRESQL = "django_db and not one_database and not browser and not e2e"
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
-# In one pass only: it makes tests slower by a third.
-MEASURING = ("--cov", "--cov-report=")
+# Folders whose tests wait more than they compute: a pass of their own.
+WAITING = ("tests/agent", "tests/bench", "tests/commands", "tests/domain", "tests/fuzz")
 COMPILED = "not interpreted and not slow"
 RELAY_TESTS = "tests/agent/proxy"
 NOTHING_COLLECTED = 5  # pytest's exit code
@@ -61,25 +61,31 @@ class Suite:
         self._stage("tests (tour)", ["-m", TOUR, "-v", *self.words], {})
 
     def all(self) -> None:
-        """Most on SQLite; beside it what drives browsers or processes, and PostgreSQL."""
+        """Most on SQLite; beside it what mostly waits, what drives browsers, and PostgreSQL."""
         with (
             tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch,
-            ThreadPoolExecutor(4) as beside,
+            ThreadPoolExecutor(5) as beside,
         ):
-            stories = beside.submit(self._aside, STORIES)
-            end_to_end = beside.submit(self._aside, END_TO_END)
-            on_postgresql = beside.submit(self.on_postgresql)
-            in_browsers = beside.submit(self._aside, IN_BROWSERS)
-            on_compiled = None if self.words else beside.submit(self._compiled)
-            measured = {"COVERAGE_FILE": f"{scratch}/on-sqlite"}
-            self._stage("tests", ["-m", MOST, *MEASURING, *self.words], measured)
-            self.run.stage("tests in browsers", in_browsers.result)
-            self.run.stage("tests on PostgreSQL", on_postgresql.result)
-            if on_compiled is not None:
-                self.run.stage("relay compiled", on_compiled.result)
-                self.floors(measured)
-            self.run.stage("tests end to end", end_to_end.result)
-            self.run.stage("stories", stories.result)
+            passes = {
+                "stories": beside.submit(self._aside, STORIES),
+                "tests end to end": beside.submit(self._aside, END_TO_END),
+                "tests on PostgreSQL": beside.submit(self.on_postgresql),
+                "tests in browsers": beside.submit(self._aside, IN_BROWSERS),
+            }
+            if not self.words:
+                waiting = partial(self._measured, WAITING, f"{scratch}/waiting")
+                passes["tests that mostly wait"] = beside.submit(partial(waiting, aside=True))
+                passes["relay compiled"] = beside.submit(self._compiled)
+            rest = self.words or [f"--ignore={folder}" for folder in WAITING]
+            self.run.stage("tests", partial(self._measured, rest, f"{scratch}/rest"))
+            for title, made in passes.items():
+                self.run.stage(title, made.result)
+            if not self.words:
+                self.floors(Path(scratch))
+
+    def _measured(self, words: Sequence[str], file: str, *, aside: bool = False) -> Outcome:
+        wanted = ["-m", MOST, "--cov", "--cov-report=", *words]
+        return self._pytest(wanted, {"COVERAGE_FILE": file}, aside=aside)
 
     def _aside(self, which: str) -> Outcome:
         return self._pytest(["-m", which, *self.words], {}, aside=True)
@@ -118,12 +124,14 @@ class Suite:
         with servers.postgresql(self.machine.postgresql) as url:
             yield url
 
-    def floors(self, measured: Mapping[str, str]) -> None:
-        """Fail where the coverage of the pass that was measured has dropped below its floor."""
+    def floors(self, scratch: Path) -> None:
+        """Fail where the coverage of the passes that measure it has dropped below its floor."""
+        environment = {"COVERAGE_FILE": str(scratch / "both")}
+        self.tools.run(["coverage", "combine", *map(str, scratch.iterdir())], environment)
         for title, (floor, only) in FLOORS.items():
             words = ["coverage", "report", f"--fail-under={floor}", "--skip-covered"]
             words += [f"--include={','.join(only)}"] if only else []
-            self.run.stage(title, partial(self.tools.check, *words, environment=measured))
+            self.run.stage(title, partial(self.tools.check, *words, environment=environment))
 
     def _stage(self, title: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.run.stage(title, lambda: self._pytest(words, environment))
