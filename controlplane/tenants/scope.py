@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.utils import timezone
-
 from controlplane.tenants import selectors
 from controlplane.tenants.models import Membership, Role, StaffToken, TenantRole, TenantToken
 
@@ -39,7 +37,7 @@ def includes(role: TenantRole | None, wanted: TenantRole | str) -> bool:
 def scope_of(subject: Any) -> Scope:
     """Give the scope of a console user, of a staff token or of a tenant's token."""
     if isinstance(subject, TenantToken):
-        if is_over(subject):
+        if selectors.is_over(subject.expires_at):
             return Scope()
         return Scope(tenants={subject.tenant.slug: TenantRole(subject.role)})
     if isinstance(subject, StaffToken) or not getattr(subject, "is_active", False):
@@ -49,8 +47,3 @@ def scope_of(subject: Any) -> Scope:
         staff=selectors.role_of(subject),
         tenants={slug: TenantRole(role) for slug, role in rows},
     )
-
-
-def is_over(token: TenantToken) -> bool:
-    """Say whether a token's time is over."""
-    return token.expires_at is not None and token.expires_at <= timezone.now()

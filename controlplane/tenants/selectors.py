@@ -33,7 +33,7 @@ _RANK = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 def role_of(subject: Any) -> Role | None:
     """Give the role of a console user or of a staff token; None for everybody else."""
     if isinstance(subject, StaffToken):
-        return None if _is_over(subject.expires_at) else Role(subject.role)
+        return None if is_over(subject.expires_at) else Role(subject.role)
     if not getattr(subject, "is_active", False):
         return None
     if subject.is_superuser:
@@ -50,13 +50,13 @@ def is_at_least(role: Role | str | None, wanted: Role | str) -> bool:
 def staff_token(text: str) -> StaffToken | None:
     """Give the valid staff token with this text."""
     token = StaffToken.objects.filter(sha256=keys.digest(text)).first()
-    return None if token is None or _is_over(token.expires_at) else token
+    return None if token is None or is_over(token.expires_at) else token
 
 
 def tenant_token(text: str) -> TenantToken | None:
     """Give the valid token of a tenant with this text."""
     found = TenantToken.objects.select_related("tenant").filter(sha256=keys.digest(text)).first()
-    return None if found is None or _is_over(found.expires_at) else found
+    return None if found is None or is_over(found.expires_at) else found
 
 
 def tenant_tokens(*, tenant: str | None = None) -> QuerySet[TenantToken]:
@@ -139,5 +139,6 @@ def _live(now: datetime, prefix: str = "") -> Q:
     return unexpired & Q(**{f"{prefix}revoked_at__isnull": True, f"{prefix}id__isnull": False})
 
 
-def _is_over(moment: datetime | None) -> bool:
+def is_over(moment: datetime | None) -> bool:
+    """Say whether a token that works until a moment works no more; None: it has no end."""
     return moment is not None and moment <= timezone.now()
