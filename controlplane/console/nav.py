@@ -30,12 +30,12 @@ MENU = (
     Entry("scaling", "Scaling", "⇕", "c"),
     Entry("adapters", "Adapters", "◪", "d"),
     Entry("rollouts", "Rollouts", "⇶", "w"),
-    Entry("which-model", "Which model", "⑂", "m"),
+    Entry("which-model", "Which model", "⋔", "m"),
     Entry("routing", "Routing", "⇄", "r"),
     Entry("requests", "Requests", "⇢", "q"),
     Entry("planning", "Planner", "∑", "l"),
     Entry("tenants", "Tenants", "◍", "t"),
-    Entry("configuration", "Configuration", "⎘", "y", role="admin"),
+    Entry("configuration", "Configuration", "▣", "y", role="admin"),
     Entry("audit", "Audit", "≡", "a"),
     Entry("system", "System", "⚙", "s"),
 )
@@ -44,7 +44,7 @@ MENU = (
 AREA_MENU = (
     Entry("area-usage", "Usage", "∿", "u"),
     Entry("area-adapters", "Adapters", "◫", "a"),
-    Entry("area-keys", "Keys", "⚿", "k"),
+    Entry("area-keys", "Keys", "⚷", "k"),
     Entry("area-models", "Models", "▦", "m"),
     Entry("area-limits", "Limits", "◍", "l"),
     Entry("area-members", "Members", "☺", "e"),

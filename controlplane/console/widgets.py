@@ -7,6 +7,14 @@ from typing import Any
 from django import forms
 
 
+class Number(forms.NumberInput):
+    """An input for a number that shows 300 as `300`, not as `300.0`."""
+
+    def format_value(self, value: Any) -> str | None:
+        """Show a number in at most twelve digits, without an exponent where it is not needed."""
+        return f"{value:.12g}" if isinstance(value, float) else super().format_value(value)
+
+
 class AnyYesNo(forms.NullBooleanSelect):
     """A filter by a yes-or-no property, in the words of a filter."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from controlplane.domain.amounts import three
 from controlplane.domain.rollups import Figures
 
 MORE_REQUESTS: Final = 1.3  # times as many, or as many at once
@@ -74,4 +75,8 @@ def unknown(
 
 
 def _plain(value: float | None, unit: str) -> str:
-    return "—" if value is None else f"{value:.3g} {unit}".strip()
+    if value is None:
+        return "—"
+    if unit == "%":
+        return f"{value:.0%}"
+    return f"{value * 1000:.1f} ms" if unit == "s" else f"{three(value)} {unit}".strip()

@@ -113,7 +113,7 @@ def _hit_rate(seen: Evidence) -> Step:
     now, before = _rate(seen.now), _rate(seen.before)
     title = "Prefix hit rate"
     if now is None or before is None:
-        return unknown("hit-rate", title, now, before, "", "too few prompt tokens for a hit rate")
+        return unknown("hit-rate", title, now, before, "%", "too few prompt tokens for a hit rate")
     fell = before - now >= HIT_RATE_FELL and now <= HIT_RATE_SHARE * before
     return Step(
         name="hit-rate",

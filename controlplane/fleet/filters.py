@@ -59,3 +59,9 @@ class AdapterFilter(django_filters.FilterSet):
             | Q(tenant__slug__icontains=value)
             | Q(model__name__icontains=value)
         )
+
+
+class AreaAdapterFilter(AdapterFilter):
+    """The same for a tenant, who sees no other tenants to search by."""
+
+    q = django_filters.CharFilter(label="Adapter or base model", method="by_text")

@@ -8,6 +8,7 @@ from typing import Any, Final
 from django import forms
 from django.forms.boundfield import BoundField
 
+from controlplane.console.widgets import Number
 from controlplane.domain.errors import ProblemError
 from controlplane.domain.planning_inputs import FIELDS, Field, Inputs
 
@@ -66,4 +67,4 @@ def _input(field: Field) -> forms.Field:
     given: dict[str, Any] = {"label": label, "help_text": field.help, "required": False}
     if field.kind == "choice":
         return forms.ChoiceField(choices=[("", "—"), *((c, c) for c in field.choices)], **given)
-    return forms.FloatField(widget=forms.NumberInput({"step": "any"}), **given)
+    return forms.FloatField(widget=Number({"step": "any"}), **given)

@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 from django.utils import timezone
 
+from controlplane.console.widgets import Number
 from controlplane.domain.alert_rules import RULES
 from controlplane.reliability.models import MaintenanceWindow
 from controlplane.reliability.selectors import Promise
@@ -31,13 +32,22 @@ class SloForm(forms.Form):
     """What a pool promises, in the units people speak in."""
 
     availability_percent = forms.FloatField(
-        label="Availability, %", min_value=90, max_value=99.999, help_text="99.9 is 43 minutes."
+        label="Availability, %",
+        min_value=90,
+        max_value=99.999,
+        help_text="99.9 is 43 minutes.",
+        widget=Number,
     )
-    ttft_p99_ms = forms.FloatField(label="TTFT P99, ms", min_value=1)
+    ttft_p99_ms = forms.FloatField(label="TTFT P99, ms", min_value=1, widget=Number)
     tpot_p99_ms = forms.FloatField(
-        label="TPOT P99, ms", min_value=0.1, help_text="33.3 ms is 30 tokens a second."
+        label="TPOT P99, ms",
+        min_value=0.1,
+        help_text="33.3 ms is 30 tokens a second.",
+        widget=Number,
     )
-    error_percent = forms.FloatField(label="Errors under, %", min_value=0.001, max_value=50)
+    error_percent = forms.FloatField(
+        label="Errors under, %", min_value=0.001, max_value=50, widget=Number
+    )
     owner = forms.CharField(max_length=120, required=False, label="Owner")
     review_on = forms.DateField(
         required=False,

@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 
+from controlplane.console.widgets import Number
 from controlplane.domain import rollouts
 from controlplane.fleet.models import Pool
 
@@ -26,6 +27,7 @@ class StartForm(forms.Form):
     bake_s = forms.FloatField(
         label="Bake time a step (seconds)",
         initial=rollouts.BAKE_S,
+        widget=Number,
         min_value=0,
         max_value=7 * 86400,
         help_text="Counted while figures arrive, from when every agent obeys the step.",
@@ -39,6 +41,7 @@ class StartForm(forms.Form):
     regression_percent = forms.FloatField(
         label="Regression limit (%)",
         initial=rollouts.REGRESSION_LIMIT * 100,
+        widget=Number,
         min_value=0,
         max_value=1000,
         help_text="A canary proven worse by more than this is taken back at once.",
@@ -59,7 +62,7 @@ class StartForm(forms.Form):
         ]
         for name in ("stable_pool", "canary_pool"):
             field: Any = self.fields[name]
-            field.choices = choices
+            field.choices = [("", "choose a pool"), *choices]
 
     def clean_percents(self) -> list[float]:
         """Read the steps."""

@@ -9,6 +9,7 @@ from typing import Any
 from django import forms
 from django.utils import timezone
 
+from controlplane.console.widgets import Number
 from controlplane.domain.errors import Invalid
 from controlplane.scaling.models import ScalingPolicy
 from controlplane.scaling.services.policies import FIELDS, facts
@@ -54,7 +55,8 @@ class PolicyForm(forms.ModelForm):
             self.fields[name].label = label
             self.fields[name].help_text = text
             if isinstance(self.fields[name], forms.FloatField):
-                self.fields[name].widget.attrs["step"] = "any"
+                attributes = self.fields[name].widget.attrs
+                self.fields[name].widget = Number({**attributes, "step": "any"})
         self.order_fields(list(TEXTS))
 
     def changes(self) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def _trace(name: str, position: int, times: list[str], data: SeriesSet) -> dict[
         "type": "scatter",
         "mode": "lines+markers" if any(dots) else "lines",
         "marker": {"size": [5 if dot else 0 for dot in dots], "color": colour} if any(dots) else {},
+        "cliponaxis": not any(dots),  # the newest point lies on the edge
         "name": text(name),
         "meta": {"style": style},
         "x": times,

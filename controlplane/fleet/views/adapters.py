@@ -20,7 +20,7 @@ from controlplane.fleet.adapter_rows import (
     adapter_rows,
     sharing_by_model,
 )
-from controlplane.fleet.filters import AdapterFilter
+from controlplane.fleet.filters import AdapterFilter, AreaAdapterFilter
 from controlplane.tenants.views.area import AreaRequired
 
 
@@ -142,6 +142,7 @@ class AreaAdapters(InArea, AdapterList):
     """A tenant's adapters."""
 
     nav_name = "area-adapters"
+    filter_class = AreaAdapterFilter
 
 
 class AdapterPage(InConsole, Page):

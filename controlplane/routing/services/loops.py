@@ -10,6 +10,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
+from django.utils.text import Truncator
 
 from controlplane.audit.services import Actor, record
 from controlplane.domain.deliveries import is_due
@@ -85,7 +86,7 @@ def note_begin(name: str, interval_s: float) -> None:
 def note_end(name: str, duration_s: float, outcome: str) -> None:
     """Keep how a run ended."""
     LoopRun.objects.filter(name=name).update(
-        finished_at=timezone.now(), duration_s=duration_s, outcome=outcome[:200]
+        finished_at=timezone.now(), duration_s=duration_s, outcome=Truncator(outcome).chars(200)
     )
 
 

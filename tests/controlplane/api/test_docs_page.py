@@ -11,6 +11,7 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
 ]
+NOUNS = ("pools", "replicas", "routing-tables", "explain", "which-model")
 
 
 @pytest.fixture
@@ -32,10 +33,10 @@ def test_the_documentation_lists_every_noun_without_a_word_on_the_console(page, 
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{live_server.url}/api/docs/")
-    page.wait_for_selector('.opblock-tag[data-tag="routing-tables"]')  # they come one by one
-    page.wait_for_selector('.opblock-tag[data-tag="explain"]')
-    titles = page.locator(".opblock-tag").evaluate_all("tags => tags.map(t => t.dataset.tag)")
-    assert {"pools", "replicas", "routing-tables", "explain"} <= set(titles)
+    # Their operations are closed: open ones would push most nouns out of what the page draws.
+    for noun in NOUNS:
+        page.wait_for_selector(f'.opblock-tag[data-tag="{noun}"]')
+    page.locator('.opblock-tag[data-tag="pools"]').click()
     page.locator(".opblock").first.click()
     page.wait_for_selector(".opblock-body")
     assert said == []

@@ -10,6 +10,7 @@ from controlplane.console import nav, quantities
 from controlplane.console.listing import attribute, safe
 from controlplane.console.mixins import digest, includes
 from controlplane.console.templatetags.console import change_words, chip, in_billions
+from controlplane.console.widgets import Number
 from controlplane.telemetry.cache import FlightCache
 
 
@@ -117,6 +118,18 @@ class Event:
 )
 def test_a_change_is_told_in_a_few_words(before, after, words):
     assert change_words(Event(before, after)) == words
+
+
+@pytest.mark.parametrize("menu", [nav.MENU, nav.AREA_MENU])
+def test_each_key_goes_to_one_page(menu):
+    assert len({entry.key for entry in menu}) == len(menu)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(300.0, "300"), (33.3, "33.3"), (0.0001, "0.0001"), (7, "7"), (None, None)]
+)
+def test_an_input_shows_a_number_as_people_write_it(value, text):
+    assert Number().format_value(value) == text
 
 
 def test_paths_of_attributes_end_at_none():
