@@ -120,11 +120,6 @@ def test_a_change_is_told_in_a_few_words(before, after, words):
     assert change_words(Event(before, after)) == words
 
 
-@pytest.mark.parametrize("menu", [nav.MENU, nav.AREA_MENU])
-def test_each_key_goes_to_one_page(menu):
-    assert len({entry.key for entry in menu}) == len(menu)
-
-
 @pytest.mark.parametrize(
     ("value", "text"), [(300.0, "300"), (33.3, "33.3"), (0.0001, "0.0001"), (7, "7"), (None, None)]
 )

@@ -135,7 +135,7 @@ class TestPages:
         make_pool("other", model="n")
         decision(pool)
         body = signed_in("viewer").get("/scaling/").content.decode()
-        assert "Queue wait P95 3.00 s over 0.50 s" in body
+        assert "queue wait P95 3.00 s over 0.50 s" in body
         assert 'href="/scaling/other/"' in body
         assert "Set a policy" not in body
 
