@@ -12,11 +12,22 @@
     Object.assign(Idiomorph.defaults, { ignoreActiveValue: true });
     Object.assign(Idiomorph.defaults.callbacks, {
       beforeNodeMorphed: (old) => !(old.nodeType === 1 && isBeingUsed(old)),
-      beforeAttributeUpdated: (name, el) => !(name === "open" && /^(DETAILS|DIALOG)$/.test(el.tagName)),
+      beforeAttributeUpdated: (name, el) => name !== "tabindex" && !(name === "open" && /^(DETAILS|DIALOG)$/.test(el.tagName)),
     });
   }
   const isBeingUsed = (el) => el.matches("details.confirm[open]") || isEdited(el);
   const isEdited = (el) => /^(INPUT|TEXTAREA)$/.test(el.tagName) && el.type !== "hidden" && el.value !== el.defaultValue;
+
+  // --- A table that scrolls sideways is reached by keyboard; one that fits is no stop. ---
+  function reachable() {
+    for (const wrap of $$(".table-wrap")) {
+      if (wrap.scrollWidth > wrap.clientWidth) wrap.tabIndex = 0;
+      else wrap.removeAttribute("tabindex");
+    }
+  }
+  reachable();
+  addEventListener("resize", reachable);
+  document.addEventListener("htmx:afterSettle", reachable);
 
   // --- The tick ---
   const live = () => localStorage.getItem("sbx-live") !== "off";
