@@ -130,7 +130,7 @@ def test_the_tenants_page_shows_limits_shares_and_use():
     page = client.get("/tenants/acme/").content.decode()
     assert "agt-7" in page
     assert "0 running, 4 held by agents" in page
-    assert "<td>500</td>" in page
+    assert '<td class="num">500</td>' in page
     assert "Requests a minute" not in page
 
 
