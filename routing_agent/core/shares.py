@@ -22,6 +22,9 @@ RENEW_S: Final = LEASE_S / 3
 MARGIN_RATIO: Final = 0.9
 # How far ahead requests and tokens are taken, at the present pace.
 AHEAD_S: Final = 1.0
+# A tenant that asks now and then would wait for a call each time: a second's worth of its limit is
+# taken ahead and kept for so long after the last use.
+KEPT_S: Final = 5.0
 
 
 class Share:
@@ -30,6 +33,7 @@ class Share:
     __slots__ = (
         "_before",
         "_peak",
+        "_used_at",
         "_used_requests",
         "_used_tokens",
         "_window_at",
@@ -59,6 +63,7 @@ class Share:
         self.gone_at = NEVER  # since when no control plane can be expected to answer
         self.reason = ""
         self._window_at = now
+        self._used_at = now
         self._peak = 0
         self._before = (0, 0, 0)  # peak, requests and tokens of the window before
         self._used_requests = 0
@@ -114,13 +119,14 @@ class Share:
             return True
         if self.keep is not None and now - (self.leased_at or 0.0) >= WINDOW_S:
             return True
-        return self._surplus(self.requests, 1) != 0 or self._surplus(self.tokens, 2) != 0
+        return any(self._surpluses(limits, now))
 
     def forget_use(self, now: float) -> None:
         """Hold nothing for requests to come: there will be none."""
         self._peak = self._used_requests = self._used_tokens = 0
         self._before = (0, 0, 0)
         self._window_at = now
+        self._used_at = now - KEPT_S
 
     def ask(
         self,
@@ -137,8 +143,7 @@ class Share:
         count, wanted_tokens = waiting
         if not count or self.keep is not None:
             self.slots = max(min(self.slots, self._needed_slots(running)), running)
-        requests_back = 0 if count else self._surplus(self.requests, 1)
-        tokens_back = 0 if count else self._surplus(self.tokens, 2)
+        requests_back, tokens_back = (0, 0) if count else self._surpluses(limits, now)
         self.requests -= requests_back
         self.tokens -= tokens_back
         limit = limits.concurrency
@@ -151,10 +156,12 @@ class Share:
             in_use=running,
             more_slots=more,
             requests=max(count - self.requests, 0) if by_request else 0,
-            requests_ahead=self._ahead(1) if by_request else 0,
+            requests_ahead=max(self._ahead(1), _least(limits.requests_per_minute))
+            if by_request
+            else 0,
             requests_returned=requests_back,
             tokens=max(wanted_tokens - self.tokens, 0) if by_token else 0,
-            tokens_ahead=self._ahead(2) if by_token else 0,
+            tokens_ahead=max(self._ahead(2), _least(limits.tokens_per_minute)) if by_token else 0,
             tokens_returned=tokens_back,
         )
 
@@ -190,6 +197,8 @@ class Share:
         if now - self._window_at < WINDOW_S:
             return
         self._before = (max(self._peak, running), self._used_requests, self._used_tokens)
+        if self._used_requests or self._used_tokens:
+            self._used_at = now
         self._window_at = now
         self._peak = running
         self._used_requests = self._used_tokens = 0
@@ -203,11 +212,22 @@ class Share:
         """Give what is likely to be used in the next second."""
         return int(self._before[which] * AHEAD_S / WINDOW_S)
 
-    def _surplus(self, held: int, which: int) -> int:
-        """Give how much of an amount is more than we are likely to use; a debt as a negative."""
+    def _surpluses(self, limits: TenantLimits, now: float) -> tuple[int, int]:
+        """Give how many requests and tokens are more than we are likely to use; debts below 0."""
+        is_kept = now - self._used_at < KEPT_S
+        return (
+            self._surplus(self.requests, 1, _least(limits.requests_per_minute), is_kept),
+            self._surplus(self.tokens, 2, _least(limits.tokens_per_minute), is_kept),
+        )
+
+    def _surplus(self, held: int, which: int, least: int, is_kept: bool) -> int:
         if held < 0:
             return held
         used = self._used_requests if which == 1 else self._used_tokens
-        if used or self._before[which]:
-            return max(held - 2 * max(self._ahead(which), used), 0)
-        return held
+        kept = 2 * max(self._ahead(which), used)
+        return max(held - max(kept, least if is_kept else 0), 0)
+
+
+def _least(per_minute: int | None) -> int:
+    """Give a second's worth of a limit: 0 of a small one, which no agent may sit on."""
+    return (per_minute or 0) // 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from routing_agent.core.limits import MINUTE_S, TenantGate
-from routing_agent.core.shares import WINDOW_S, Share
+from routing_agent.core.shares import KEPT_S, WINDOW_S, Share
 from routing_agent.wire import LeaseGrant, TenantLimits
 
 NOW = 100.0
@@ -63,8 +63,8 @@ def test_a_debt_of_tokens_is_told_and_kept_when_the_lease_ends() -> None:
 
 
 def test_what_is_used_is_kept_and_what_is_not_goes_back() -> None:
-    """Twice the present pace stays in hand; after two quiet windows nothing does."""
-    limits = leased(requests_per_minute=600, tokens_per_minute=60_000)
+    """Twice the present pace stays in hand; of small limits nothing after two quiet windows."""
+    limits = leased(requests_per_minute=59, tokens_per_minute=59)
     share = share_with(limits, requests=100, tokens=1000)
     share.take(limits, 1, 100)
     ask = share.ask("acme", limits, (0, 0), 0, NOW + WINDOW_S / 2)
@@ -72,6 +72,25 @@ def test_what_is_used_is_kept_and_what_is_not_goes_back() -> None:
     assert (share.requests, share.tokens) == (2, 200)
     share.ask("acme", limits, (0, 0), 0, NOW + 1.1 * WINDOW_S)
     ask = share.ask("acme", limits, (0, 0), 0, NOW + 2.2 * WINDOW_S)
+    assert (share.requests, share.tokens) == (0, 0)
+
+
+def test_a_seconds_worth_of_a_large_limit_is_taken_ahead_and_kept_for_a_while() -> None:
+    """Else whoever asks every other second would wait for a call each time."""
+    limits = leased(requests_per_minute=600, tokens_per_minute=60_000)
+    first = Share(NOW).ask("acme", limits, (1, 10), 0, NOW)
+    assert (first.requests_ahead, first.tokens_ahead) == (10, 1000)
+    share = share_with(limits, requests=12, tokens=1500)
+    share.take(limits, 1, 10)
+    now = NOW
+    while now < NOW + 4:
+        now += WINDOW_S
+        share.ask("acme", limits, (0, 0), 0, now)
+    assert (share.requests, share.tokens) == (10, 1000)
+    assert share.shortage(limits, 0, 10, now) is None
+    assert not share.is_due(limits, 0, now)
+    assert share.is_due(limits, 0, NOW + WINDOW_S + KEPT_S)
+    share.ask("acme", limits, (0, 0), 0, NOW + WINDOW_S + KEPT_S)
     assert (share.requests, share.tokens) == (0, 0)
 
 
