@@ -26,10 +26,11 @@ FAST = "not slow and not browser and not e2e and not postgres"
 TOUR = "e2e"
 # Beside one another, since most of many tests is waiting. Coverage costs a third: not in all.
 MOST = "not postgres and not browser and not e2e"
-IN_BROWSERS = "browser and not e2e and not postgres"
-STORIES = "e2e and story and not postgres"  # on a product of their own: most of it is waiting
-END_TO_END = "e2e and not story and not postgres"
+IN_BROWSERS = ("browser", "tests/console", "tests/controlplane/api")
+STORIES = ("e2e and story", "tests/e2e")  # on a product of their own: most of it is waiting
+END_TO_END = ("e2e and not story", "tests/e2e", "tests/bench")
 ON_POSTGRESQL = "django_db and not one_database and not browser and not e2e"
+PAGES = ("*/test_views*.py", "*/test_area.py", "*_pages.py")  # read what the API's tests read
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 # Folders whose tests wait more than they compute: a pass of their own.
 WAITING = ("tests/agent", "tests/bench", "tests/commands", "tests/domain", "tests/fuzz")
@@ -67,10 +68,10 @@ class Suite:
             ThreadPoolExecutor(5) as beside,
         ):
             passes = {
-                "stories": beside.submit(self._aside, STORIES),
-                "tests end to end": beside.submit(self._aside, END_TO_END),
+                "stories": beside.submit(self._aside, *STORIES),
+                "tests end to end": beside.submit(self._aside, *END_TO_END),
                 "tests on PostgreSQL": beside.submit(self.on_postgresql),
-                "tests in browsers": beside.submit(self._aside, IN_BROWSERS),
+                "tests in browsers": beside.submit(self._aside, *IN_BROWSERS),
             }
             if not self.words:
                 waiting = partial(self._measured, WAITING, f"{scratch}/waiting")
@@ -87,8 +88,8 @@ class Suite:
         wanted = ["-m", MOST, "--cov", "--cov-report=", *words]
         return self._pytest(wanted, {"COVERAGE_FILE": file}, aside=aside)
 
-    def _aside(self, which: str) -> Outcome:
-        return self._pytest(["-m", which, *self.words], {}, aside=True)
+    def _aside(self, which: str, *folders: str) -> Outcome:
+        return self._pytest(["-m", which, *(self.words or folders)], {}, aside=True)
 
     def _compiled(self) -> Outcome:
         """Compile the relay, as fast as may be: it is tested, not measured; run its tests so."""
@@ -104,7 +105,7 @@ class Suite:
         """Run what touches the database once more, on the database of production."""
         if self.machine.postgresql is None and not os.environ.get("DATABASE_URL"):
             return Outcome(verdict="skipped", why="there is none here")
-        words = ["-m", ON_POSTGRESQL, *self._paths()]
+        words = ["-m", ON_POSTGRESQL, *(f"--ignore-glob={p}" for p in PAGES), *self._paths()]
         with self._postgresql() as url:
             return self._pytest(words, {"DATABASE_URL": url}, aside=True)
 

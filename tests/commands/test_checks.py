@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import psycopg
 import pytest
 from checks import machine, servers, skips
 from checks.outcome import Outcome, Run
 from checks.stages import Tools, judge_audit
-from checks.tests import SUMMARY, Suite
+from checks.tests import END_TO_END, IN_BROWSERS, STORIES, SUMMARY, Suite
 from stack import processes
 from stack.layout import ROOT, places
 
@@ -119,3 +121,15 @@ def test_the_throw_away_postgresql_answers_and_leaves_nothing():
         folder = connection.execute("SHOW data_directory").fetchone()[0]
     assert processes.wait_until(lambda: processes.start_mark(pid) is None, limit_s=10)
     assert not os.path.exists(folder)  # noqa: PTH110  (another user's, pathlib would raise)
+
+
+def test_what_needs_a_browser_or_processes_is_where_its_passes_look():
+    tests = Path(__file__).parents[1]
+    marked = re.compile(r"mark\.(browser|e2e)\b")
+    found = {f for f in tests.rglob("test_*.py") if marked.search(f.read_text())}
+    looked_at = {
+        file
+        for folder in (*IN_BROWSERS[1:], *END_TO_END[1:], *STORIES[1:])
+        for file in (tests.parent / folder).rglob("*.py")
+    }
+    assert found - looked_at - {Path(__file__)} == set()
