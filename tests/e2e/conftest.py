@@ -12,6 +12,15 @@ import pytest
 from tests.e2e.stack import Stack, copy_of_checkout
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tell a story in its order, whatever the order of the others."""
+    chapters = [item for item in items if item.get_closest_marker("story")]
+    chapters.sort(key=lambda item: (str(item.path), item.location[1] or 0))
+    told = iter(chapters)
+    items[:] = [next(told) if item.get_closest_marker("story") else item for item in items]
+
+
 @pytest.fixture(scope="session")
 def started_stack() -> Iterator[Stack]:
     """Start the product once; it is down and its folder gone afterwards."""

@@ -20,7 +20,7 @@ from stack import ports
 from tests import adapters
 from tests.e2e.stack import Stack, eventually
 
-FIRST_ENGINE = 50  # the engines above are nobody else's
+NUMBERS = count(50)  # of engines: those from here on are nobody else's
 REASON = "the story"
 
 
@@ -106,11 +106,10 @@ class Scene:
         self.stack = stack
         self.operator = operator
         self._cleanup = cleanup
-        self._numbers = count(FIRST_ENGINE)
 
     def engine(self, model: str, *options: str) -> Engine:
         """Start a simulated engine; it is gone at the end."""
-        port = next(p for p in map(self.stack.ports.engine, self._numbers) if ports.is_free(p))
+        port = next(p for p in map(self.stack.ports.engine, NUMBERS) if ports.is_free(p))
         engine = Engine(self._engine_process(port, model, *options), port)
         eventually(lambda: httpx.get(f"{engine.url}/health").status_code == 200)
         return engine
