@@ -30,7 +30,8 @@ IN_BROWSERS = ("browser", "tests/console", "tests/controlplane/api")
 STORIES = ("e2e and story", "tests/e2e")  # on a product of their own: most of it is waiting
 END_TO_END = ("e2e and not story", "tests/e2e", "tests/bench")
 ON_POSTGRESQL = "django_db and not one_database and not browser and not e2e"
-PAGES = ("*/test_views*.py", "*/test_area.py", "*_pages.py")  # read what the API's tests read
+# Pages read what the API's tests read; the planner computes.
+PAGES = ("*/test_views*.py", "*/test_area.py", "*_pages.py", "*/planning/*")
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 # Folders whose tests wait more than they compute: a pass of their own.
 WAITING = ("tests/agent", "tests/bench", "tests/commands", "tests/domain", "tests/fuzz")

@@ -38,5 +38,5 @@ def started_stack() -> Iterator[Stack]:
 @pytest.fixture
 def stack(started_stack: Stack) -> Stack:
     """Give the stack with every service up and well."""
-    started_stack.up()
+    started_stack.mend()
     return started_stack

@@ -97,6 +97,11 @@ class Stack:
         assert told.returncode == 0, told.stdout + told.stderr
         return told.stdout
 
+    def mend(self) -> None:
+        """Bring back what is down or unwell, if anything is: starting it anew takes longer."""
+        if set(self.health().values()) != {"ok"}:
+            self.up()
+
     def status(self) -> dict[str, Any]:
         """Give what `bin/status --json` says."""
         return dict(json.loads(self.command("status", "--json").stdout))

@@ -24,7 +24,7 @@ FAST = ("--speed", "8", "--max-num-seqs", "64")
 @pytest.fixture(scope="module")
 def scene(started_stack: Stack) -> Iterator[Scene]:
     """A model of which every session goes to pool "story"."""
-    started_stack.up()
+    started_stack.mend()
     with scene_of(started_stack) as made:
         made.operator.make("models/", name=MODEL)
         made.pool("story", MODEL, "v1")
@@ -70,7 +70,7 @@ def trouble(scene: Scene, key: str) -> Iterator[Trouble]:
     frail.plant(fail={"status": 500})
     client = scene.client(key, agent=2)
     with (
-        Load(client, "sluggish", clients=6, max_tokens=2, pause_s=0.5),
+        Load(client, "sluggish", clients=4, max_tokens=2, pause_s=1),
         Load(client, "frail", clients=1, max_tokens=4, pause_s=0.5),
     ):
         yield Trouble(slow, slow_id, frail)
@@ -109,7 +109,7 @@ def test_a_slower_version_is_stopped_by_itself(scene: Scene, key: str):
     scene.pool("story-slow", MODEL, "v2-slow")
     slow = scene.serve("story-slow", MODEL, "--speed", "1")
     rollout = rolled_out(scene, "story-slow", percents=[50, 100], bake_s=120, min_requests=50)
-    with Load(scene.client(key), MODEL, clients=12, max_tokens=16) as load:
+    with Load(scene.client(key), MODEL, clients=12, max_tokens=16, pause_s=0.3) as load:
         reaches(scene, rollout, "Degraded", limit_s=120)
         assert weights(scene)["story-slow"] == 0
         stopped_at = slow.finished
@@ -135,7 +135,7 @@ def test_a_good_version_reaches_everybody(scene: Scene, key: str):
     scene.pool("story-next", MODEL, "v3")
     good = scene.serve("story-next", MODEL, *FAST)
     rollout = rolled_out(scene, "story-next", percents=[25, 100], **LENIENT)
-    with Load(scene.client(key), MODEL, clients=12, max_tokens=16) as load:
+    with Load(scene.client(key), MODEL, clients=12, max_tokens=16, pause_s=0.3) as load:
         reaches(scene, rollout, "Healthy", limit_s=180)
         assert weights(scene)["story-next"] == 100
     assert load.failures == []
@@ -176,7 +176,7 @@ def test_what_is_under_way_when_the_control_plane_is_killed_ends_as_it_should(
     leaver = next(r["id"] for r in rows if r["url"] == leaving.url)
     operator.send("PATCH", "pools/story-next/splits/", wanted=200, weights={"story": 0})
     rollout = rolled_out(scene, "story", stable="story-next", percents=[50, 100], **LENIENT)
-    with Load(scene.client(key), MODEL, clients=12, max_tokens=16) as load:
+    with Load(scene.client(key), MODEL, clients=12, max_tokens=16, pause_s=0.3) as load:
         eventually(lambda: leaving.says("vllm:num_requests_running") > 0)
         operator.act(f"replicas/{leaver}/drain/")
         scene.upload("fable", "tale", MODEL)

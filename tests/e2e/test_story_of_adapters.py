@@ -19,7 +19,7 @@ LIVE_WITHIN_S = 60.0
 @pytest.fixture(scope="module")
 def scene(started_stack: Stack) -> Iterator[Scene]:
     """A model with one engine on the first node."""
-    started_stack.up()
+    started_stack.mend()
     with scene_of(started_stack) as one:
         one.operator.make("models/", name=MODEL)
         one.pool("woven", MODEL, "v1")
