@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+import time_machine
 from django.db import connection, connections
 from django.test import Client
 
@@ -20,6 +22,13 @@ from tests.controlplane.staff import signed_in
 from tests.factories import make_agent, make_tenant
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _still() -> Iterator[None]:
+    """Let no time pass: limits fill up again by the second, and a test may take long."""
+    with time_machine.travel(time.time(), tick=False):
+        yield
 
 
 def ask(agent: str, serial: int = 1, *, start: int = 1, **asked: int) -> wire.LeaseGrant:
