@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 from stack import credentials, environment
 from stack.layout import places
@@ -59,6 +60,5 @@ def _run(words: list[str]) -> int:
     else:
         run.lacks = programs.lacks()
         stages.quick(run, tools)
-        stages.thorough(run, tools)
-        suite.all()
+        suite.all(partial(stages.thorough, run, tools))
     return run.close()

@@ -62,24 +62,27 @@ class Suite:
         """The end-to-end story alone."""
         self._stage("tests (tour)", ["-m", TOUR, "-v", *self.words], {})
 
-    def all(self) -> None:
-        """Most on SQLite; beside it what mostly waits, what drives browsers, and PostgreSQL."""
+    def all(self, checks: Callable[[], None]) -> None:
+        """Most on SQLite; beside it `checks`, what mostly waits, browsers, and PostgreSQL."""
         with (
             tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch,
-            ThreadPoolExecutor(5) as beside,
+            ThreadPoolExecutor(3) as beside,
         ):
+            checked = beside.submit(checks)
             passes = {
                 "stories": beside.submit(self._aside, *STORIES),
                 "tests end to end": beside.submit(self._aside, *END_TO_END),
-                "tests on PostgreSQL": beside.submit(self.on_postgresql),
-                "tests in browsers": beside.submit(self._aside, *IN_BROWSERS),
             }
             if not self.words:
-                waiting = partial(self._measured, WAITING, f"{scratch}/waiting")
-                passes["tests that mostly wait"] = beside.submit(partial(waiting, aside=True))
+                waiting = partial(self._measured, WAITING, f"{scratch}/waiting", aside=True)
+                passes["tests that mostly wait"] = beside.submit(waiting)
+            passes["tests in browsers"] = beside.submit(self._aside, *IN_BROWSERS)
+            passes["tests on PostgreSQL"] = beside.submit(self.on_postgresql)
+            if not self.words:
                 passes["relay compiled"] = beside.submit(self._compiled)
             rest = self.words or [f"--ignore={folder}" for folder in WAITING]
             self.run.stage("tests", partial(self._measured, rest, f"{scratch}/rest"))
+            checked.result()
             for title, made in passes.items():
                 self.run.stage(title, made.result)
             if not self.words:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from routing_agent import metrics_page, wire
 from routing_agent.core.fairness import weighted
 from tests.agent.proxy.client import chat
@@ -58,6 +60,7 @@ async def test_nothing_is_counted_while_nobody_waits(rig: Rig) -> None:
     assert len(pool.shares) == 0
 
 
+@pytest.mark.interpreted
 async def test_who_comes_when_room_was_just_made_does_not_overtake_who_waits(rig: Rig) -> None:
     """The place of a finished request goes to the queue, though a newcomer is read first."""
     gate = Gate()
