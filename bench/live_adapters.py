@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bench.live_agent import addresses
 from bench.live_client import Ending, ask, chat, get_json
-from bench.live_engines import GOOD, LONG, RETURN_LIMIT_S, Run, seconds, until
+from bench.live_run import GOOD, LONG, RETURN_LIMIT_S, Run, pid_of, seconds, until
 from routing_agent import wire
 from routing_agent.control.http_server import Answer, HttpServer, Request, error_answer, json_answer
 from routing_agent.http_client import CallFailed, HttpClient
@@ -193,7 +193,7 @@ async def restarted(run: Run, plane: SmallControlPlane, port: int) -> None:
 
     await plane.stop()
     asking = asyncio.ensure_future(keep_asking())
-    os.killpg(_pid(options.pid_file), signal.SIGKILL)
+    os.killpg(pid_of(options.pid_file), signal.SIGKILL)
     await until(partial(_is_down, run), RETURN_LIMIT_S)
     starting = await asyncio.create_subprocess_exec(
         *shlex.split(options.restart), stdout=asyncio.subprocess.DEVNULL
@@ -226,10 +226,6 @@ async def deleted(run: Run, plane: SmallControlPlane) -> None:
     run.note("its stream went on to its end", f"{ending.outcome}, {len(ending.text)} characters",
              ending.outcome == GOOD)  # fmt: skip
     run.note("unloaded after the stream ended", seconds(unloaded_s), unloaded_s is not None)
-
-
-def _pid(path: str) -> int:
-    return int(Path(path).read_text())
 
 
 def _as_the_engine_knows_it(run: Run, plane: SmallControlPlane) -> dict[str, object]:

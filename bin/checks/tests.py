@@ -69,17 +69,7 @@ class Suite:
             ThreadPoolExecutor(3) as beside,
         ):
             checked = beside.submit(checks)
-            passes = {
-                "stories": beside.submit(self._aside, *STORIES),
-                "tests end to end": beside.submit(self._aside, *END_TO_END),
-            }
-            if not self.words:
-                waiting = partial(self._measured, WAITING, f"{scratch}/waiting", aside=True)
-                passes["tests that mostly wait"] = beside.submit(waiting)
-            passes["tests in browsers"] = beside.submit(self._aside, *IN_BROWSERS)
-            passes["tests on PostgreSQL"] = beside.submit(self.on_postgresql)
-            if not self.words:
-                passes["relay compiled"] = beside.submit(self._compiled)
+            passes = {title: beside.submit(work) for title, work in self._passes(scratch).items()}
             rest = self.words or [f"--ignore={folder}" for folder in WAITING]
             self.run.stage("tests", partial(self._measured, rest, f"{scratch}/rest"))
             checked.result()
@@ -87,6 +77,21 @@ class Suite:
                 self.run.stage(title, made.result)
             if not self.words:
                 self.floors(Path(scratch))
+
+    def _passes(self, scratch: str) -> dict[str, Callable[[], Outcome]]:
+        """Give what runs beside the main pass, the longest first."""
+        waiting = partial(self._measured, WAITING, f"{scratch}/waiting", aside=True)
+        passes: dict[str, Callable[[], Outcome]] = {
+            "stories": partial(self._aside, *STORIES),
+            "tests end to end": partial(self._aside, *END_TO_END),
+            "tests that mostly wait": waiting,
+            "tests in browsers": partial(self._aside, *IN_BROWSERS),
+            "tests on PostgreSQL": self.on_postgresql,
+            "relay compiled": self._compiled,
+        }
+        if self.words:  # then the main pass looks at all folders
+            del passes["tests that mostly wait"], passes["relay compiled"]
+        return passes
 
     def _measured(self, words: Sequence[str], file: str, *, aside: bool = False) -> Outcome:
         wanted = ["-m", MOST, "--cov", "--cov-report=", *words]

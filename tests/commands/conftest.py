@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,18 +16,13 @@ from stack import credentials, down, processes, supervise
 from stack.layout import Places
 from stack.services import Probe, Service
 
+from tests.ports import free_port
+
 SERVE = (
     "import http.server, sys;"
     "http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])),"
     " http.server.SimpleHTTPRequestHandler).serve_forever()"
 )
-
-
-def free_port() -> int:
-    """Ask the system for a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ def test_a_null_base_is_taken_for_the_pool_that_was_named():
 
 
 @pytest.mark.parametrize(
-    "name", ["m", "M-7b", "unsloth/m-7b-bnb-4bit", "/root/models/M-7B/", "x/m-7b-unsloth-bnb-4bit"]
+    "name", ["m", "M-7b", "unsloth/m-7b-bnb-4bit", "/models/M-7B/", "x/m-7b-unsloth-bnb-4bit"]
 )
 def test_a_base_is_known_by_its_plain_name_wherever_and_however_it_is_stored(name):
     assert judged(made.config(base_model_name_or_path=name)).facts

@@ -7,7 +7,6 @@ import json
 import math
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +30,7 @@ from controlplane.usage.models import RequestRecord
 from tests.controlplane.staff import signed_in
 from tests.e2e.stack import eventually
 from tests.factories import WHY, make_key, make_node, make_pool, make_replica, make_tenant
+from tests.ports import free_port
 from tests.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[2]
@@ -45,12 +45,6 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.django_db(transaction=True),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

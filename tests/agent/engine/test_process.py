@@ -21,14 +21,9 @@ from routing_agent.engine.process import EngineProcesses, without_keys
 from routing_agent.engine.programs import EngineRules
 from routing_agent.wire import Action, EngineProcess, StartEngine, StopEngine
 from tests.agent.waiting import until
+from tests.ports import free_port
 
 NOW = 1_000_000.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def script(folder: Path, body: str) -> str:

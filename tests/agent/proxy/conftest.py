@@ -103,12 +103,14 @@ class Rig:
             assert len(line) == 0
 
     async def stop(self) -> None:
-        await until(lambda: self.proxy.running_requests == 0)
-        self.assert_nothing_is_left()
-        await self.proxy.close()
-        await RawClient.close_all()
-        for engine in self.engines:
-            await engine.stop()
+        try:
+            await until(lambda: self.proxy.running_requests == 0)
+            self.assert_nothing_is_left()
+        finally:  # what stays open would hold up the end of the loop
+            await self.proxy.close()
+            await RawClient.close_all()
+            for engine in self.engines:
+                await engine.stop()
         await until(lambda: self.proxy.open_connections == 0)
 
 

@@ -6,7 +6,6 @@ The control plane is this process, its loops run by hand; agent and engine are p
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -32,6 +31,7 @@ from controlplane.tenants import services as tenants
 from controlplane.usage.models import UsageHour
 from tests import adapters as made
 from tests.factories import WHY, make_pool, make_tenant
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.one_database,
@@ -40,12 +40,6 @@ pytestmark = [
     pytest.mark.slow,
 ]
 ROOT = Path(__file__).parents[3]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Live:
