@@ -21,6 +21,11 @@ class Part(msgspec.Struct):
     image_url: msgspec.Raw = NO_RAW
     source: msgspec.Raw = NO_RAW  # an image in the Anthropic shape
     input_audio: msgspec.Raw = NO_RAW
+    audio_url: msgspec.Raw = NO_RAW
+    video_url: msgspec.Raw = NO_RAW
+    file: msgspec.Raw = NO_RAW
+    content: msgspec.Raw = NO_RAW  # of a tool's result, in the Anthropic shape
+    input: msgspec.Raw = NO_RAW  # of a tool's call, there
 
 
 class ChatMessage(msgspec.Struct):
@@ -64,6 +69,7 @@ class Envelope(msgspec.Struct):
     n: int | None = None
     lora: msgspec.Raw = NO_RAW
     lora_path: msgspec.Raw = NO_RAW
+    cache_salt: msgspec.Raw = NO_RAW
 
 
 class OddEnvelope(msgspec.Struct):
