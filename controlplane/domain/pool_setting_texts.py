@@ -47,6 +47,18 @@ TEXTS: Final[Mapping[str, Text]] = {
         "",
         "Weight of saved prefill against waiting work; higher keeps prefixes together.",
     ),
+    "load_dial": (
+        _CHOOSING,
+        "Load dial",
+        "",
+        "Weight of waiting work against saved prefill; higher spreads load more evenly.",
+    ),
+    "session_margin_s": (
+        _CHOOSING,
+        "Session margin",
+        "s",
+        "A session leaves its replica only if another is faster by at least this.",
+    ),
     "near_tie_ratio": (
         _CHOOSING,
         "Near-tie ratio",

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from routing_agent.core.ejection import may_eject
 from routing_agent.core.fairness import FairShares
 from routing_agent.core.limits import TenantGate
+from routing_agent.core.policy import RouteRequest
+from routing_agent.core.prefill import Placement
 from routing_agent.core.replica import Replica
 from routing_agent.core.retries import RetryBudget
 from routing_agent.core.ring import Ring
+from routing_agent.core.sessions import Sessions
 from routing_agent.core.shapes import ShapeMemory, TokenRatios
 from routing_agent.core.table import Table, compile_table
 from routing_agent.wire import Endpoint, Pool, RoutingTable, Tenant
@@ -41,6 +44,7 @@ class PoolState:
         "cursor",
         "pool",
         "replicas",
+        "sessions",
         "settings",
         "shares",
     )
@@ -49,6 +53,7 @@ class PoolState:
         self.budget = RetryBudget(pool.settings.retry_budget_ratio, now)
         self.cursor = 0
         self.shares = FairShares()
+        self.sessions = Sessions()
         self.adopt(pool, replicas, seed=seed)
 
     def adopt(self, pool: Pool, replicas: Iterable[Replica], *, seed: int) -> None:
@@ -71,6 +76,25 @@ class PoolState:
     def by_id(self, replica: str) -> Replica | None:
         """Give a replica of the pool."""
         return self._replicas_by_id.get(replica)
+
+    def note_placed(
+        self, request: RouteRequest, replica: Replica, *, now: float, shows_first_token: bool = True
+    ) -> Placement:
+        """Note that a request was sent to a replica: what it will compute, and hold from then on.
+
+        Its placement goes to `replica.prefill.note_first_token` when the first token came, and to
+        `give_up` on every way out (both may be called again).
+        """
+        lifetime_s = self.settings.session_lifetime_s
+        self.sessions.note(request.session, replica.id, now=now, lifetime_s=lifetime_s)
+        matching = 0
+        if request.blocks:
+            matching = replica.profile.matching(request.blocks)
+            replica.fit_profile(request.block_tokens)
+            replica.profile.insert(request.blocks, now)
+            replica.profile.expire(now - self.settings.profile_idle_s)
+        uncached = round(request.uncached_tokens(matching))
+        return replica.prefill.place(uncached, now, shows_first_token=shows_first_token)
 
     def usable(self, now: float) -> int:
         """Count the replicas that may take requests."""

@@ -11,6 +11,8 @@ from typing import Final, Literal
 import msgspec
 
 from routing_agent.core.ejection import Breaker
+from routing_agent.core.prefill import Prefill
+from routing_agent.core.profile import DEFAULT_CAPACITY_BLOCKS, PrefixProfile
 from routing_agent.core.residence import Residence
 from routing_agent.wire import Endpoint, PoolSettings, ReplicaReport
 
@@ -47,42 +49,14 @@ class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
 class Replica:
     """The mutable runtime of one replica. All times are monotonic seconds of this agent."""
 
-    __slots__ = (
-        "adapters",
-        "blocked",
-        "breaker",
-        "cached_prompt_tokens_total",
-        "ceiling",
-        "doubts",
-        "ejections_total",
-        "endpoint",
-        "engine_version",
-        "errors_total",
-        "figures",
-        "health",
-        "health_reason",
-        "id",
-        "inflight_requests",
-        "inflight_tokens",
-        "is_gone",
-        "kv_capacity_tokens",
-        "last_token_at",
-        "leaving_at",
-        "max_running",
-        "model_names",
-        "output_tokens_total",
-        "pool",
-        "probe_streak",
-        "process_started_at",
-        "prompt_tokens_total",
-        "ramp_from",
-        "requests_total",
-        "restarted_at",
-        "scrape_error",
-        "scraped_at",
-        "settings",
-        "warmed",
-    )
+    __slots__ = ("adapters", "blocked", "breaker", "cached_prompt_tokens_total", "ceiling",
+                 "doubts", "ejections_total", "endpoint", "engine_version", "errors_total",
+                 "figures", "health", "health_reason", "id", "inflight_requests",
+                 "inflight_tokens", "is_gone", "kv_capacity_tokens", "last_token_at",
+                 "leaving_at", "max_running", "model_names", "output_tokens_total", "pool",
+                 "prefill", "probe_streak", "process_started_at", "profile",
+                 "prompt_tokens_total", "ramp_from", "requests_total", "restarted_at",
+                 "scrape_error", "scraped_at", "settings", "warmed")  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, *, pool: str, settings: PoolSettings) -> None:
         self.id = endpoint.replica
@@ -117,6 +91,8 @@ class Replica:
         self.cached_prompt_tokens_total = 0
         self.output_tokens_total = 0
         self.adapters = Residence()
+        self.profile = PrefixProfile()
+        self.prefill = Prefill()
         self.ceiling: int | None = None  # how many requests of ours it has room for; None: any
         self.blocked = ""  # why no new request may come here; "" = it may
         self._measure_room()
@@ -220,6 +196,8 @@ class Replica:
         self.doubts.pop("steps", None)
         self.breaker.renewed()
         self.adapters.note_restart(now)
+        self.profile.clear()
+        self.prefill.clear()
         self._judge()
 
     def note_process(self, started_at: float | None) -> bool:
@@ -294,6 +272,15 @@ class Replica:
     def has_room(self) -> bool:
         """Say whether one more request may be sent now."""
         return self.ceiling is None or self.inflight_requests < self.ceiling
+
+    def fit_profile(self, block_tokens: float) -> None:
+        """Let the profile hold what the KV cache does, or what the pool's settings say."""
+        blocks = self.settings.profile_blocks
+        if blocks is None:
+            tokens = self.figures.kv_capacity_tokens or self.kv_capacity_tokens
+            blocks = DEFAULT_CAPACITY_BLOCKS if tokens is None else int(tokens / block_tokens)
+        if blocks != self.profile.capacity_blocks:
+            self.profile.resize(blocks)
 
     def weight(self, now: float) -> float:
         """Give the replica's share relative to others, lower during its slow start."""

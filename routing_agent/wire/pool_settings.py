@@ -13,7 +13,10 @@ PolicyName = Literal[
     "random",
     "least_requests",
     "least_tokens",
+    "power_of_two",
     "consistent_hash",
+    "cache_aware",
+    "expected_ttft",
 ]
 
 
@@ -30,6 +33,8 @@ class PoolSettings(Message, frozen=True, kw_only=True):
     ring_bound: Annotated[float, Meta(ge=1)] = 1.25
     session_lifetime_s: Seconds = 1800.0
     hit_dial: Annotated[float, Meta(ge=0)] = 3.0
+    load_dial: Annotated[float, Meta(ge=0)] = 1.0
+    session_margin_s: Annotated[float, Meta(ge=0)] = 0.1
     near_tie_ratio: Ratio = 0.05
     near_tie_s: Annotated[float, Meta(ge=0)] = 0.05
     profile_idle_s: Seconds = 1200.0

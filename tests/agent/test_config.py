@@ -77,7 +77,7 @@ def test_the_drain_limit_is_one_and_the_same():
         (["--workers", "2"], "--workers: this version cannot do it yet"),
         (["--profile-blocks", "5"], "--profile-blocks: this version cannot do it yet"),
         (["--overload-policy", "fallback"], "--overload-policy: this version cannot do it yet"),
-        (["--policy", "cache_aware"], "this version knows round_robin"),
+        (["--policy", "best"], "this version knows round_robin"),
         (["--ttft-timeout", "0"], "--ttft-timeout"),
         (["--max-retries", "many"], "--max-retries"),
         (["--drain-timeout", "3600"], "--drain-timeout"),

@@ -23,8 +23,8 @@ def test_every_setting_of_the_wire_is_described_once_in_its_order():
 
 def test_a_description_says_what_is_allowed_and_the_default():
     settings = pool_settings.SETTINGS
-    assert settings["policy"].choices[0] == "consistent_hash"
-    assert settings["policy"].allowed.startswith("one of consistent_hash, least_requests")
+    assert settings["policy"].choices[0] == "cache_aware"
+    assert settings["policy"].allowed.startswith("one of cache_aware, consistent_hash")
     assert settings["max_retries"].allowed == "a whole number from 0 to 5"
     assert settings["drain_limit_s"].allowed == "a number above 0, at most 1800"
     assert settings["profile_blocks"].allowed == "a whole number of at least 0, or empty"

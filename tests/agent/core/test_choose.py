@@ -200,3 +200,10 @@ def test_virtual_nodes_even_the_shares() -> None:
 def test_a_walk_meets_everyone_once(ids: set[str], key: int) -> None:
     walked = list(Ring(ids, virtual_nodes=8, seed=3).walk(key))
     assert sorted(walked) == sorted(ids)
+
+
+def test_the_less_loaded_of_two_wins_and_all_are_met() -> None:
+    pool, dice = pool_state(4, policy="power_of_two"), chance()
+    pool.replicas[0].begin(1000, NOW)
+    chosen = {choose(request(), pool, now=NOW, chance=dice).replica.id for _ in range(60)}
+    assert chosen == {"p1", "p2", "p3"}

@@ -1,0 +1,87 @@
+"""What a policy is given and what it gives back: the interface that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from routing_agent.core.chance import Chance
+from routing_agent.core.replica import Replica
+from routing_agent.core.ring import Ring
+from routing_agent.core.sessions import Sessions
+from routing_agent.wire import PoolSettings
+
+Route = Literal["affinity", "prefix", "load", "hash", "only", "fallback", "cascade", "retry"]
+
+
+class RouteRequest(msgspec.Struct):
+    """All that a choice may know of a request."""
+
+    tokens: int  # what it will be charged with
+    session: int  # 64-bit hash of tenant and session
+    tried: tuple[str, ...] = ()  # replicas not to choose again
+    adapter: str = ""  # what the replica must hold
+    prompt_tokens: int = 0  # estimated; 0: not known
+    # Hashes of the prompt's whole prefixes, one for each full block, the shortest first; the
+    # chain's seed is apart for model version, adapter and salt. Empty: nothing is known.
+    blocks: Sequence[int] = ()
+    block_tokens: float = 0.0  # tokens that a block stands for
+
+    def uncached_tokens(self, matching: int) -> float:
+        """Give the prompt tokens to compute where `matching` of its blocks are cached.
+
+        At least one: the first token of an answer is computed from the prompt's last.
+        """
+        left = self.prompt_tokens - matching * self.block_tokens
+        return left if left > 1.0 else 1.0
+
+
+class Candidates(Protocol):
+    """The replicas of one pool and what its policies remember between choices."""
+
+    settings: PoolSettings
+    cursor: int
+    sessions: Sessions
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """All replicas of the pool, whatever their state."""
+        ...
+
+    def ring(self) -> Ring:
+        """Give the pool's hash ring."""
+        ...
+
+    def by_id(self, replica: str) -> Replica | None:
+        """Give a replica of the pool."""
+        ...
+
+
+class Pick(msgspec.Struct):
+    """What a policy picked, and why."""
+
+    replica: Replica
+    route: Route
+    reason: str
+
+
+class Policy(Protocol):
+    """One way to pick among usable replicas (at least two). Pure but for the pool's cursor."""
+
+    def pick(
+        self,
+        request: RouteRequest,
+        usable: Sequence[Replica],
+        pool: Candidates,
+        *,
+        now: float,
+        chance: Chance,
+    ) -> Pick:
+        """Pick one of `usable`."""
+        ...
+
+    def terms(self, request: RouteRequest, replica: Replica, *, now: float) -> dict[str, float]:
+        """Give the figures this policy compares, the deciding one under "score" (least wins)."""
+        ...

@@ -1,0 +1,116 @@
+"""How many prompt tokens a replica has yet to compute for us, and how fast it computes them.
+
+Only the first token of an answer shows that its prompt is through. Prompts are computed in the
+order in which they were sent; what the first of them has behind it by now is estimated.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+# Until it is measured: about what an A100-80GB does with a 7B model. It weighs as much as
+# `PRIOR_S` seconds of measured work.
+PRIOR_TOKENS_PER_S: Final = 4300.0
+PRIOR_S: Final = 0.5
+# Measured work older than this many busy seconds has half the weight of new work.
+MEMORY_S: Final = 60.0
+# A first prompt is never believed to be further than this: an engine that stalls stays loaded.
+MOST_PROGRESS: Final = 0.9
+
+
+class Placement(msgspec.Struct, eq=False):
+    """One prompt sent to a replica, until its first token or its end; see `Prefill`."""
+
+    uncached_tokens: int
+    placed_at: float
+    number: int
+    shows_first_token: bool = True  # a stream does; a plain answer comes when all is over
+    is_waiting: bool = True
+
+
+class Prefill:
+    """The prompts of this agent that one replica has yet to compute. Times are monotonic."""
+
+    __slots__ = ("_began_at", "_measured_s", "_measured_tokens", "_number", "_waiting",
+                 "queued_tokens", "tokens_per_s")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.queued_tokens = 0  # of prompts whose first token has not come
+        self.tokens_per_s = PRIOR_TOKENS_PER_S
+        self._measured_tokens = PRIOR_TOKENS_PER_S * PRIOR_S
+        self._measured_s = PRIOR_S
+        self._waiting: dict[int, Placement] = {}  # in the order sent
+        self._number = 0
+        self._began_at = 0.0  # when the first of them came to be the first
+
+    @property
+    def waiting(self) -> int:
+        """How many prompts wait for their first token."""
+        return len(self._waiting)
+
+    def place(
+        self, uncached_tokens: int, now: float, *, shows_first_token: bool = True
+    ) -> Placement:
+        """Charge a prompt that was just sent, with what the replica must compute of it."""
+        self._number += 1
+        placement = Placement(max(uncached_tokens, 0), now, self._number, shows_first_token)
+        if not self._waiting:
+            self._began_at = now
+        self._waiting[placement.number] = placement
+        self.queued_tokens += placement.uncached_tokens
+        return placement
+
+    def note_first_token(self, placement: Placement, now: float) -> None:
+        """Note that a prompt is through, and learn from the time it took. Safe to call twice."""
+        if placement.is_waiting:
+            began = max(self._began_at, placement.placed_at)
+            self._take_out(placement)
+            self._began_at = now
+            self._learn(placement.uncached_tokens, max(now - began, 0.0))
+
+    def give_up(self, placement: Placement, now: float) -> None:
+        """Take a prompt out that will have no first token. Safe to call twice, or after one."""
+        if placement.is_waiting:
+            if next(iter(self._waiting)) == placement.number:
+                self._began_at = now
+            self._take_out(placement)
+
+    def backlog_tokens(self, now: float) -> float:
+        """Estimate the prompt tokens still to be computed."""
+        while self._waiting:
+            first = next(iter(self._waiting.values()))
+            done = max(now - self._began_at, 0.0) * self.tokens_per_s
+            if first.shows_first_token or done < first.uncached_tokens:
+                return self.queued_tokens - min(done, first.uncached_tokens * MOST_PROGRESS)
+            self._began_at += first.uncached_tokens / self.tokens_per_s
+            self._take_out(first)
+        return 0.0
+
+    def clear(self) -> None:
+        """Forget prompts and speed: another process has neither."""
+        for placement in self._waiting.values():
+            placement.is_waiting = False
+        self._waiting.clear()
+        self.queued_tokens = 0
+        self.tokens_per_s = PRIOR_TOKENS_PER_S
+        self._measured_tokens = PRIOR_TOKENS_PER_S * PRIOR_S
+        self._measured_s = PRIOR_S
+
+    def _take_out(self, placement: Placement) -> None:
+        placement.is_waiting = False
+        del self._waiting[placement.number]
+        self.queued_tokens -= placement.uncached_tokens
+
+    def _learn(self, tokens: int, took_s: float) -> None:
+        """Take one prompt's tokens and seconds into the running sums.
+
+        Prompts computed at once end together: the first takes all the time, the others none, and
+        the sums are right all the same.
+        """
+        kept = 0.5 ** (took_s / MEMORY_S)
+        self._measured_tokens = self._measured_tokens * kept + tokens
+        self._measured_s = self._measured_s * kept + took_s
+        if self._measured_s > 0:
+            self.tokens_per_s = max(self._measured_tokens / self._measured_s, 1.0)

@@ -1,0 +1,99 @@
+"""What a replica's cache is believed to hold: bounded, prefix by prefix, as a plain model says."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing_agent.core.profile import PrefixProfile
+from tests.agent.core.build import NOW, pool_state, replica
+
+
+def chain(path: list[int], seed: int = 0) -> list[int]:
+    """Hash the prefixes of a prompt: equal only if all before is equal, and the seed."""
+    made, above = [], seed
+    for one in path:
+        above = hash((above, one))
+        made.append(above)
+    return made
+
+
+PATHS = st.lists(st.lists(st.integers(0, 2), max_size=7), max_size=25)
+
+
+@given(paths=PATHS, capacity=st.integers(0, 12), asked=st.lists(st.integers(0, 2), max_size=7))
+def test_a_profile_is_bounded_closed_and_matches_as_a_plain_model(
+    paths: list[list[int]], capacity: int, asked: list[int]
+) -> None:
+    profile, model = PrefixProfile(capacity), dict[int, int]()
+    for time, path in enumerate(paths):
+        blocks = chain(path)
+        profile.insert(blocks, float(time))
+        for block in reversed(blocks[:capacity]):
+            model.pop(block, None)
+            model[block] = time
+        while len(model) > capacity:
+            del model[next(iter(model))]
+        assert len(profile) == len(model) <= capacity
+        for known in paths[: time + 1]:
+            present = [block in profile for block in chain(known)]
+            assert present == sorted(present, reverse=True)  # no block without all before it
+    blocks = chain(asked)
+    naive = next((n for n, block in enumerate(blocks) if block not in model), len(blocks))
+    assert profile.matching(blocks) == naive
+
+
+def test_another_seed_is_another_prompt() -> None:
+    profile = PrefixProfile()
+    profile.insert(chain([1, 2, 3], seed=1), NOW)
+    assert profile.matching(chain([1, 2, 3, 4], seed=1)) == 3
+    assert profile.matching(chain([1, 2, 3, 4], seed=2)) == 0
+
+
+def test_what_an_engine_gave_up_ends_the_match_there() -> None:
+    profile, blocks = PrefixProfile(), chain([1, 2, 3, 4])
+    profile.insert(blocks, NOW)
+    profile.forget([blocks[1], 12345])
+    assert profile.matching(blocks) == 1
+    profile.insert(blocks, NOW)
+    assert profile.matching(blocks) == 4
+    profile.clear()
+    assert (profile.matching(blocks), len(profile)) == (0, 0)
+
+
+def test_what_is_idle_for_long_is_dropped_and_what_is_used_stays() -> None:
+    profile, old, new = PrefixProfile(), chain([1, 2]), chain([3, 4])
+    profile.insert(old, NOW)
+    profile.insert(new, NOW + 10)
+    profile.expire(NOW)
+    assert profile.matching(old) == 2
+    profile.expire(NOW + 5)
+    assert (profile.matching(old), profile.matching(new)) == (0, 2)
+
+
+def test_it_holds_what_the_kv_cache_does_unless_the_pool_says_otherwise() -> None:
+    one = replica()
+    one.fit_profile(64.0)
+    assert one.profile.capacity_blocks == 15_250
+    one.note_facts(kv_capacity_tokens=6400, max_running=None)
+    one.fit_profile(64.0)
+    assert one.profile.capacity_blocks == 100
+    one.profile.insert(chain(list(range(100))), NOW)
+    other = replica(profile_blocks=7)
+    other.fit_profile(64.0)
+    assert other.profile.capacity_blocks == 7
+    one.note_facts(kv_capacity_tokens=640, max_running=None)
+    one.fit_profile(64.0)
+    assert len(one.profile) == 10
+
+
+def test_another_process_has_an_empty_cache_and_nothing_to_compute() -> None:
+    pool = pool_state(2)
+    one = pool.replicas[0]
+    one.profile.insert(chain([1, 2]), NOW)
+    placement = one.prefill.place(1000, NOW)
+    one.note_restart(NOW)
+    assert (len(one.profile), one.prefill.queued_tokens) == (0, 0)
+    one.prefill.give_up(placement, NOW)
+    one.prefill.note_first_token(placement, NOW)
+    assert one.prefill.queued_tokens == 0
