@@ -26,7 +26,7 @@ FAST = "not slow and not browser and not e2e and not postgres"
 TOUR = "e2e"
 # Beside one another, since most of many tests is waiting. Coverage costs a third: not in all.
 MOST = "not postgres and not browser and not e2e"
-IN_BROWSERS = ("browser", "tests/console", "tests/controlplane/api")
+IN_BROWSERS = ("browser and not e2e", "tests/console", "tests/controlplane/api")
 STORIES = ("e2e and story", "tests/e2e")  # on a product of their own: most of it is waiting
 END_TO_END = ("e2e and not story", "tests/e2e", "tests/bench")
 ON_POSTGRESQL = "django_db and not one_database and not browser and not e2e"

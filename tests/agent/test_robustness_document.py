@@ -31,7 +31,6 @@ def test_a_named_test_exists(path: str, name: str) -> None:
 
 def test_every_case_has_a_row_and_either_a_test_or_what_it_waits_for() -> None:
     cases = [case for case, _, _ in ROWS]
-    assert cases[:46] == [f"R{i:02}" for i in range(1, 47)]
-    assert cases == sorted(set(cases))
+    assert cases == [f"R{i:02}" for i in range(1, 64)]
     for case, tests, state in ROWS:
         assert state.startswith("pass" if tests.strip() else "later: "), case

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,22 +23,13 @@ from controlplane.telemetry import services as roll_ups
 from controlplane.usage import services as usage
 from routing_agent import wire
 from tests import adapters
+from tests.chromium import chromium
 from tests.console.rolling_out import roll_out
 from tests.controlplane.staff import signed_in
 from tests.controlplane.usage.lives import failure, life
 from tests.factories import WHY, make_agent, make_key, make_pool, make_replica, make_tenant
 from tests.redis_server import RedisServer
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 QUIET = """!document.querySelector(".htmx-request") &&
   [...document.querySelectorAll("figure[data-chart]")].every(f => !f.busy)"""
 AXE = Path(__file__).parent / "vendor/axe.min.js"
@@ -49,17 +38,8 @@ AXE = Path(__file__).parent / "vendor/axe.min.js"
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """One Chromium for a module's tests."""
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed: the console was not looked at in a browser")
-    from playwright.sync_api import sync_playwright
-
-    # Playwright's loop runs in this thread, which Django takes for a mistake; it is none here.
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with chromium() as started:
         yield started
-        started.close()
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 @dataclass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.console.conftest import AXE
@@ -85,15 +87,33 @@ def test_the_tab_tells_how_many_problems_there_are(visit, fleet):
     assert "need attention" in visitor.tab.locator("#announcements").text_content()
 
 
-def test_markup_in_names_stays_text_everywhere(visit, fleet, pages):
-    from controlplane.fleet.models import Node, Pool, Replica
+FREE_TEXT = re.compile(
+    r"reason|note|message|description|owner|zone|hostname|detail|error|prompt|actor|_by$"
+    r"|(engine|driver|cuda)_version|base_name|model_source"
+)
+NASTY = '<img src=x onerror=alert(1)><a href="javascript:alert(1)">x</a><b>x</b>'
+
+
+def write_markup_everywhere() -> None:
+    """Put markup into every text that people, agents and engines write freely."""
+    from django.apps import apps
+    from django.db.models import CharField, TextField
+
     from controlplane.tenants.models import Tenant
 
-    nasty = '<img src=x onerror=alert(1)><a href="javascript:alert(1)">x</a><b>x</b>'
-    Tenant.objects.update(name=nasty)
-    Pool.objects.update(description=nasty, owner=nasty)
-    Node.objects.update(zone=nasty[:60], hostname=nasty)
-    Replica.objects.update(state_reason=nasty, engine_version=nasty[:60])
+    for kept in apps.get_models():
+        texts = {
+            f.name: NASTY[: f.max_length]
+            for f in kept._meta.fields
+            if isinstance(f, CharField | TextField) and not f.choices and FREE_TEXT.search(f.name)
+        }
+        if kept.__module__.startswith("controlplane.") and texts:
+            kept._base_manager.update(**texts)
+    Tenant.objects.update(name=NASTY)
+
+
+def test_markup_in_names_stays_text_everywhere(visit, fleet, pages):
+    write_markup_everywhere()
     visitor = visit("admin")
     for path in pages:
         visitor.go(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis
 from stack import processes
 
 from tests.e2e.stack import Stack, eventually
@@ -110,7 +111,7 @@ def test_an_agent_restarted_without_a_control_plane_serves_from_its_disk(stack: 
     eventually(lambda: min(stack.epochs()) == max(stack.epochs()) > before, limit_s=30)
 
 
-@pytest.mark.parametrize("name", CONTROL_PLANE)
+@pytest.mark.parametrize("name", ["web", "worker", "beat"])
 def test_one_killed_service_comes_back_and_no_other_is_touched(stack: Stack, name: str):
     before = {s["name"]: s["pid"] for s in stack.status()["services"]}
     stack.kill(name)
@@ -118,6 +119,28 @@ def test_one_killed_service_comes_back_and_no_other_is_touched(stack: Stack, nam
     eventually(lambda: set(stack.health().values()) == {"ok"}, limit_s=90)
     after = {s["name"]: s["pid"] for s in stack.status()["services"]}
     assert {n for n in after if after[n] != before[n]} == {name}
+
+
+def test_redis_killed_three_times_and_emptied_stops_no_worker(stack: Stack):
+    before = {s["name"]: s["pid"] for s in stack.status()["services"]}
+    epoch = max(stack.epochs())
+    for killed in range(3):
+        pid = stack.pid("redis")
+        os.kill(pid, signal.SIGKILL)
+        if killed == 1:  # while there is no broker
+            change_the_fleet(stack)
+        eventually(lambda pid=pid: stack.pid("redis") not in (pid, None))
+    eventually(lambda: min(stack.epochs()) > epoch)
+    epoch = max(stack.epochs())
+    secret = (stack.root / "var" / "secrets" / "redis-password").read_text().strip()
+    with redis.Redis(port=stack.ports.redis, password=secret) as emptied:
+        eventually(lambda: emptied.ping())
+        emptied.flushall()
+    change_the_fleet(stack)
+    eventually(lambda: min(stack.epochs()) > epoch)
+    eventually(lambda: set(stack.health().values()) == {"ok"}, limit_s=90)
+    after = {s["name"]: s["pid"] for s in stack.status()["services"]}
+    assert {n for n in after if after[n] != before[n]} == {"redis"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -9,10 +9,12 @@ from django.db import connections
 
 from controlplane.audit.models import AuditEvent
 from controlplane.audit.selectors import fleet_revision
+from controlplane.catalog import services as catalog
 from controlplane.catalog.models import Model
 from controlplane.fleet.models import Pool, TrafficSplit
 from controlplane.tenants.models import ApiKey
-from tests.controlplane.calling import bearing, caller, model, ok, pool
+from tests.controlplane.calling import WHY, bearing, caller, model, ok, pool
+from tests.factories import make_replica
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -64,6 +66,36 @@ def test_of_twenty_identical_creations_one_succeeds(path, body):
     assert Counter(a.status_code for a in answers) == {201: 1, 409: 19}
     assert all("error" in a.json() for a in answers if a.status_code == 409)
     assert fleet_revision() == before + 1
+
+
+OTHER_NOUNS = (
+    ("tenants", {"slug": "new-one"}),
+    ("memberships", {"tenant": "acme", "username": "ada", "role": "tenant_member"}),
+    ("tenant-tokens", {"tenant": "acme", "name": "ci"}),
+    ("staff-tokens", {"name": "ci", "role": "viewer"}),
+    ("nodes", {"name": "node-9"}),
+    ("model-versions", {"model": "chat", "name": "v9"}),
+    ("rollouts", {"stable_pool": "chat-a", "canary_pool": "chat-b"}),
+    ("scaling-policies", {"pool": "chat-a", "program": "simulated"}),
+    ("webhooks", {"name": "pager", "url": "https://pager.example/hook"}),
+)
+
+
+def test_of_identical_creations_of_any_other_noun_one_succeeds_too():
+    model()
+    catalog.create_version(model="chat", name="v2", **WHY)
+    pool()
+    pool("chat-b", version="v2")
+    for row in Pool.objects.all():
+        make_replica(row)
+    text = token()
+    ok(bearing(text).post("/api/v1/tenants/", {"slug": "acme"}, format="json"), 201)
+    weights = {"weights": {"chat-a": 100}}
+    ok(bearing(text).patch("/api/v1/pools/chat-a/splits/", weights, format="json"))
+    for path, body in OTHER_NOUNS:
+        answers = at_once([post(text, path, body | {"reason": "a test"}) for _ in range(5)])
+        found = sorted(a.status_code for a in answers)
+        assert found == [201] + [409] * 4, (path, [a.content for a in answers])
 
 
 def test_twenty_repeats_of_one_key_are_one_act_with_one_answer():

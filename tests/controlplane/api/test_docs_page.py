@@ -1,30 +1,18 @@
 """The API's documentation page in a real browser: complete, silent, and from our own origin."""
 
-import os
-import shutil
-
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
-]
+from tests.chromium import chromium
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 NOUNS = ("pools", "replicas", "routing-tables", "explain", "which-model")
 
 
 @pytest.fixture
-def page(monkeypatch):
+def page():
     """Open one page of headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    # Playwright's loop runs in this thread; the database is used by the server's thread alone.
-    monkeypatch.setitem(os.environ, "DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser.new_page()
-        browser.close()
 
 
 def test_the_documentation_lists_every_noun_without_a_word_on_the_console(page, live_server):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from django.conf import settings as django_settings
@@ -118,3 +120,13 @@ def test_a_task_is_woken_after_the_commit_and_not_by_a_rollback(settings):
         pass
     assert wake.health.sent_total == sent + 1
     assert Node.objects.get().zone == "b"
+
+
+def test_every_change_wakes_its_task_on_commit_and_nobody_sends_one_otherwise():
+    """Else a worker that is quicker than the commit would not find what it is woken for."""
+    sent = re.compile(r"\.delay\(|apply_async\(|send_task\(|(?<!on_commit\()\bwaker\(|\bwake\(")
+    root = Path(wake.__file__).parent
+    files = [f for f in root.rglob("*.py") if f.name != "wake.py" and "migrations" not in f.parts]
+    found = {str(f.relative_to(root)) for f in files if sent.search(f.read_text())}
+    # The publisher tells agents of a table that it has committed.
+    assert found == {"routing/services/loops.py"}
