@@ -191,6 +191,8 @@ def _why_not(wish: Wish, seat: Seat) -> str:
         return f"{seat.engine} engines load no adapters while they run"
     if not seat.has_agent:
         return "no agent of ours runs on its node, so nobody can load adapters into it"
+    if not seat.slots:
+        return f"adapter_slots of pool {seat.pool} is 0, or was when this engine was started"
     if wish.rank > seat.max_rank:
         return f"its rank {wish.rank} exceeds {seat.max_rank}, the limit of pool {seat.pool}"
     return ""

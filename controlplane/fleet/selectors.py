@@ -182,14 +182,18 @@ def _seats() -> list[Seat]:
 
 def _seat(replica: Replica, holds: frozenset[str]) -> Seat:
     settings, _ = resolved_as_far_as_possible(replica.pool.settings)
+    slots, max_rank = settings.adapter_slots, settings.adapter_max_rank
+    if replica.executor == Replica.Executor.AGENT:  # not above what its engine was started for
+        slots = min(slots, replica.launch.get("adapter_slots", 0))
+        max_rank = min(max_rank, replica.launch.get("adapter_max_rank", 0))
     return Seat(
         replica=replica.public_id,
         pool=replica.pool.slug,
         model=replica.pool.model_version.model.name,
         state=State(replica.state),
         engine=replica.engine,
-        slots=settings.adapter_slots,
-        max_rank=settings.adapter_max_rank,
+        slots=slots,
+        max_rank=max_rank,
         has_agent=replica.node is not None and hasattr(replica.node, "agent"),
         holds=holds,
     )

@@ -12,9 +12,12 @@ from typing import Any, Final
 from django.conf import settings
 from django.db.models import QuerySet
 
+from controlplane.catalog.models import Kind
 from controlplane.domain import latency
 from controlplane.domain.capacity import kv_bytes_per_token, weight_bytes
 from controlplane.domain.errors import NotFound
+from controlplane.domain.placement import LOADING_ENGINES
+from controlplane.domain.pool_settings import resolved_as_far_as_possible
 from controlplane.domain.replica_placement import Need, NodeRoom
 from controlplane.domain.replica_states import State
 from controlplane.domain.scaling_inputs import (
@@ -241,6 +244,19 @@ def need(row: ScalingPolicy) -> Need:
         kv_bytes=kv_bytes,
         memory_ratio=row.memory_ratio,
     )
+
+
+def adapter_room(pool: Pool, program: str) -> dict[str, int]:
+    """Give the room for adapters that an engine of a pool is started with; {} = it takes none."""
+    engine = "vllm" if program == "simulated" else program
+    settings, _ = resolved_as_far_as_possible(pool.settings)
+    takes = engine in LOADING_ENGINES and pool.model_version.model.kind == Kind.CHAT
+    if not takes or not settings.adapter_slots:
+        return {}
+    return {
+        "adapter_slots": settings.adapter_slots,
+        "adapter_max_rank": settings.adapter_max_rank,
+    }
 
 
 def rooms(pool: Pool, said: Heard) -> list[NodeRoom]:

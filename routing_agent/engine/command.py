@@ -16,6 +16,7 @@ from routing_agent.wire import EngineName
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 Value = str | int | float | bool
 
+VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # `MaxLoRARanks` of vLLM 0.32
 # A word that no engine can take for an option, and that means the same whoever reads it.
 _SAFE_TEXT: Final = re.compile(r"[\w./@:,=+][\w./@:,=+~ -]*", re.ASCII)
 _SAFE_NAME: Final = re.compile(r"[\w./:-]{1,256}", re.ASCII)
@@ -78,16 +79,19 @@ class StartCommand:
 ALLOWED: Final[Mapping[EngineName, Mapping[str, type]]] = {
     "vllm": {
         "--block-size": int, "--enable-chunked-prefill": bool, "--enforce-eager": bool,
-        "--kv-cache-dtype": str, "--kv-events-config": str, "--max-num-batched-tokens": int,
+        "--kv-cache-dtype": str, "--kv-events-config": str, "--max-loras": int,
+        "--max-num-batched-tokens": int,
         "--num-gpu-blocks-override": int, "--pipeline-parallel-size": int, "--quantization": str,
         "--seed": int, "--tokenizer": str, "--tool-call-parser": str,
         "--enable-auto-tool-choice": bool, "--reasoning-parser": str,
     },
     "sglang": {
         "--attention-backend": str, "--chunked-prefill-size": int, "--device": str,
+        "--disable-cuda-graph": bool, "--disable-overlap-schedule": bool,
         "--grammar-backend": str, "--kv-cache-dtype": str, "--kv-events-config": str,
-        "--max-total-tokens": int, "--quantization": str, "--reasoning-parser": str,
-        "--sampling-backend": str, "--schedule-policy": str, "--tool-call-parser": str,
+        "--lora-backend": str, "--max-loras-per-batch": int, "--max-total-tokens": int,
+        "--quantization": str, "--reasoning-parser": str, "--sampling-backend": str,
+        "--schedule-policy": str, "--tool-call-parser": str,
     },
     "llamacpp": {
         "--batch-size": int, "--flash-attn": str, "--n-gpu-layers": int, "--threads": int,
@@ -137,7 +141,7 @@ def _vllm(options: StartOptions) -> StartCommand:
             "--enable-lora": room is not None,
             "--max-loras": room.slots if room else None,
             "--max-cpu-loras": room.max_loaded if room else None,
-            "--max-lora-rank": room.max_rank if room else None,
+            "--max-lora-rank": _vllm_rank(room.max_rank) if room else None,
         },
     )  # fmt: skip
     environment = {
@@ -152,6 +156,17 @@ def _vllm(options: StartOptions) -> StartCommand:
             f" 127.0.0.1, not {options.host}."
         )
     return StartCommand(words, _set_only(environment))
+
+
+def _vllm_rank(rank: int) -> int:
+    """Give the least rank that vLLM knows and that is not below `rank`."""
+    for known in VLLM_RANKS:
+        if rank <= known:
+            return known
+    raise CommandRefused(
+        f"vLLM takes adapters of rank {VLLM_RANKS[-1]} at most, not {rank}: lower the pool's"
+        " adapter_max_rank."
+    )
 
 
 def _sglang(options: StartOptions) -> StartCommand:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from routing_agent.engine.command import (
+    AdapterOptions,
     CommandRefused,
     StartCommand,
     StartOptions,
@@ -21,6 +22,10 @@ from routing_agent.engine.command import (
 from routing_agent.wire import ExecutorFacts, ProgramName, StartEngine
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
+
+# Adapters of one batch: each takes GPU memory from the start, whether it is used or not. More may
+# be loaded and wait in the machine's memory.
+BATCH_ADAPTERS: Final = 8
 
 # Options of the simulated engine that may be set, and what their value is.
 SIMULATED_OPTIONS: Final[Mapping[str, type]] = {
@@ -78,8 +83,9 @@ class EngineRules:
             port=wanted.port,
             host=self.host,
             context_tokens=wanted.context_tokens,
-            memory_ratio=wanted.memory_ratio,
+            memory_ratio=wanted.memory_ratio if wanted.gpus else None,  # a share of GPU memory
             gpus=max(len(wanted.gpus), 1),
+            adapters=_adapters(wanted),
             api_key=wanted.api_key,
             more=wanted.arguments,
         )
@@ -99,6 +105,9 @@ class EngineRules:
     def _simulated(self, wanted: StartEngine) -> tuple[str, ...]:
         words = ["-m", "routing_agent", "simulate-engine", "--host", self.host]
         words += ["--port", str(wanted.port), f"--model={wanted.served_name}"]
+        if (room := _adapters(wanted)) is not None:
+            words += [f"--max-loras={room.slots}", f"--max-cpu-loras={room.max_loaded}"]
+            words.append(f"--max-lora-rank={room.max_rank}")
         for option, value in wanted.arguments.items():
             kind = SIMULATED_OPTIONS.get(option)
             if kind is None:
@@ -109,6 +118,17 @@ class EngineRules:
             if value is not False:
                 words.append(option if value is True else f"{option}={value}")
         return tuple(words)
+
+
+def _adapters(wanted: StartEngine) -> AdapterOptions | None:
+    """Give how much room for adapters an engine is started with; None: it takes none."""
+    if not wanted.adapter_slots:
+        return None
+    return AdapterOptions(
+        max_rank=wanted.adapter_max_rank,
+        slots=min(wanted.adapter_slots, BATCH_ADAPTERS),
+        max_loaded=wanted.adapter_slots,
+    )
 
 
 def default_executable(program: ProgramName) -> str:

@@ -31,6 +31,9 @@ class StartEngine(Message, frozen=True, kw_only=True, tag_field="do", tag="start
     gpus: tuple[Count, ...] = ()  # indices on the node
     memory_ratio: Annotated[float, Meta(gt=0, le=1)] | None = None  # share of each GPU's memory
     context_tokens: Count | None = None
+    # LoRA adapters it may hold at once and the largest rank of one; no slots: it takes none.
+    adapter_slots: Count = 0
+    adapter_max_rank: Annotated[int, Meta(ge=1)] = 64
     api_key: str = ""  # the engine demands it; never shown, never logged
     arguments: dict[str, Argument] = {}  # by the engine's own option names, of those we know
 

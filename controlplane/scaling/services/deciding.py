@@ -162,6 +162,7 @@ def _created(row: ScalingPolicy, placed: Placed, why: str, *, is_spare: bool) ->
             "model_source": row.model_source or version.source,
             "memory_ratio": row.memory_ratio,
             "context_tokens": version.context_tokens,
+            **selectors.adapter_room(row.pool, program),
             "arguments": {**version.engine_arguments, **row.engine_arguments},
             "loading_limit_s": row.loading_limit_s,
         },

@@ -48,6 +48,17 @@ def test_vllm_gets_every_option_in_its_own_words():
     assert "VLLM_SERVER_DEV_MODE" not in command.environment
 
 
+@pytest.mark.parametrize(("rank", "told"), [(1, "1"), (2, "8"), (64, "64"), (65, "128")])
+def test_vllm_is_told_a_rank_that_it_knows(rank, told):
+    command = start_command("vllm", options(adapters=AdapterOptions(max_rank=rank)))
+    assert pairs(command)["--max-lora-rank"] == told
+
+
+def test_a_rank_above_all_that_vllm_knows_is_refused_with_the_setting_to_change():
+    with pytest.raises(CommandRefused, match="lower the pool's adapter_max_rank"):
+        start_command("vllm", options(adapters=AdapterOptions(max_rank=600)))
+
+
 def test_sglang_is_started_with_metrics_and_room_for_every_target_module():
     command = start_command("sglang", options(adapters=AdapterOptions(max_rank=16)))
     assert "--enable-metrics" in command.argv

@@ -12,9 +12,11 @@ from django.db import connection
 from django.utils import timezone
 
 from controlplane.audit.models import AuditEvent
+from controlplane.catalog.models import Kind, Model
 from controlplane.domain.replica_states import State
 from controlplane.fleet import services as fleet_services
 from controlplane.fleet.models import Agent, Pool, Replica
+from controlplane.fleet.selectors import _seats
 from controlplane.routing.models import Publication
 from controlplane.routing.selectors import fleet_snapshot
 from controlplane.scaling import selectors, services
@@ -57,14 +59,36 @@ class TestStarting:
         assert action.do.arguments == {"--kv-blocks": 100, "--speed": 2.0}
         assert (action.do.context_tokens, action.do.memory_ratio) == (4096, 0.8)
 
-    @pytest.mark.parametrize(("program", "key"), [("vllm", "sbe-"), ("triton", "")])
-    def test_an_engine_gets_a_key_if_it_knows_one(self, fleet, monkeypatch, program, key):
+    @pytest.mark.parametrize(
+        ("program", "key", "slots"), [("vllm", "sbe-", 3), ("sglang", "sbe-", 3), ("triton", "", 0)]
+    )
+    def test_an_engine_gets_a_key_and_room_for_adapters_if_it_knows_them(
+        self, fleet, monkeypatch, program, key, slots
+    ):
         facts = msgspec.structs.replace(conftest.FACTS, programs=(program,))
         monkeypatch.setattr(conftest, "FACTS", facts)
+        Pool.objects.update(settings={"adapter_slots": 3, "adapter_max_rank": 32})
         fleet.policy(program=program)
         fleet.tick()
         (action,) = fleet.actions(wire.StartEngine)
         assert action.do.api_key[:4] == key
+        assert action.do.adapter_slots == slots
+        assert action.do.adapter_max_rank == (32 if slots else 64)
+
+    def test_a_model_of_embeddings_is_started_without_room_for_adapters(self, fleet):
+        Model.objects.update(kind=Kind.EMBEDDING)
+        fleet.policy()
+        fleet.tick()
+        (action,) = fleet.actions(wire.StartEngine)
+        assert action.do.adapter_slots == 0
+
+    def test_a_running_engine_is_given_no_more_adapters_than_it_was_started_for(self, fleet):
+        Pool.objects.update(settings={"adapter_slots": 2})
+        fleet.policy()
+        fleet.settle(1)
+        Pool.objects.update(settings={"adapter_slots": 5})
+        (seat,) = _seats()
+        assert (seat.slots, seat.max_rank) == (2, 64)
 
     def test_a_lost_answer_starts_no_second_engine(self, fleet):
         fleet.policy()
