@@ -15,7 +15,7 @@ from django.http.multipartparser import MultiPartParserError
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser, DataAndFiles
 
-from controlplane.catalog.uploads import Incoming
+from controlplane.catalog.uploads import Incoming, storing
 from controlplane.domain import adapters
 from controlplane.domain.errors import TooLarge
 
@@ -45,7 +45,8 @@ class _Handler(TemporaryFileUploadHandler):
             raise TooLarge(
                 f"An adapter has at most {settings.ADAPTER_LIMIT_BYTES} bytes; more was sent."
             )
-        return super().receive_data_chunk(raw_data, start)
+        with storing():
+            return super().receive_data_chunk(raw_data, start)
 
 
 class AdapterParser(BaseParser):

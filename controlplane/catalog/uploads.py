@@ -25,14 +25,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+import structlog
 from django.conf import settings
 
 from controlplane.domain import adapters, safetensors
 from controlplane.domain.adapter_configs import CONFIG_LIMIT_BYTES
 from controlplane.domain.adapters import CONFIG_FILE, WEIGHTS_FILE, Check, Package
-from controlplane.domain.errors import TooLarge
+from controlplane.domain.errors import TooLarge, Unavailable
 from routing_agent.wire import AdapterFile, AdapterFileName
 
+log = structlog.get_logger(__name__)
 CHUNK_BYTES: Final = 1024 * 1024
 ENTRIES_LIMIT: Final = 1000
 # What a .zip says of its entries is read into memory as a whole; a thousand take near 100 KB.
@@ -110,9 +112,29 @@ class _Stage:
         return self.limit_bytes - sum(file.size_bytes for file in self.files.values())
 
 
+@contextmanager
+def storing() -> Iterator[None]:
+    """Tell a disk that is full, read-only or broken as what it is: no fault of the upload.
+
+    Raises:
+        Unavailable: with the system's words.
+    """
+    try:
+        yield
+    except OSError as error:
+        log.error("adapter_not_stored", why=str(error))
+        raise Unavailable(
+            f"The adapter cannot be stored on the control plane: {error.strerror or error}. Nothing"
+            " was kept; upload it again once an admin has seen to the disk.",
+            code="storage_failed",
+        ) from error
+
+
 def _write(path: Path, content: IO[bytes], limit_bytes: int) -> AdapterFile:
     sha256, size = hashlib.sha256(), 0
-    with path.open("xb") as file:
+    with storing():
+        file = path.open("xb", buffering=0)
+    with file:
         while chunk := content.read(CHUNK_BYTES):
             size += len(chunk)
             if size > limit_bytes and path.name == CONFIG_FILE:
@@ -120,11 +142,18 @@ def _write(path: Path, content: IO[bytes], limit_bytes: int) -> AdapterFile:
             if size > limit_bytes:
                 raise _too_large(path.name, limit_bytes)
             sha256.update(chunk)
-            file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
+            with storing():
+                _write_all(file, chunk)
+        with storing():
+            os.fsync(file.fileno())
     name = cast(AdapterFileName, path.name)
     return AdapterFile(name=name, size_bytes=size, sha256=sha256.hexdigest())
+
+
+def _write_all(file: io.RawIOBase, chunk: bytes) -> None:
+    left = memoryview(chunk)
+    while left:
+        left = left[file.write(left) or 0 :]
 
 
 @contextmanager
@@ -136,9 +165,11 @@ def staged(uploaded: Sequence[Incoming], *, limit_bytes: int) -> Iterator[Staged
     Raises:
         AdapterRejected: naming the entry at fault or the file that is missing.
         TooLarge: when there are more bytes than the limit.
+        Unavailable: when the disk takes none.
     """
     folder = settings.ADAPTER_DIR / "incoming" / secrets.token_hex(8)
-    folder.mkdir(mode=0o700, parents=True)
+    with storing():
+        folder.mkdir(mode=0o700, parents=True)
     try:
         stage = _Stage(folder, limit_bytes)
         for incoming in uploaded:
@@ -279,10 +310,11 @@ def keep(upload: Staged, digest: str) -> None:
     place = folder_of(digest)
     if (place / WEIGHTS_FILE).exists():  # the same content is there already, of this or another
         return
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    upload.folder.rename(place)
-    _sync(place)
-    _sync(place.parent)
+    with storing():
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        upload.folder.rename(place)
+        _sync(place)
+        _sync(place.parent)
 
 
 def _sync(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from django.db import IntegrityError, transaction
 
@@ -12,6 +12,8 @@ from controlplane.audit.services import Actor
 from controlplane.domain.errors import Conflict, Invalid, NotFound
 from controlplane.tenants.models import Tenant
 from controlplane.wake import waker
+
+RESERVED: Final = frozenset({"new"})  # their addresses among the tenants' are other pages
 
 
 class TenantFields(TypedDict, total=False):
@@ -32,6 +34,11 @@ def create_tenant(
     *, slug: str, actor: Actor, reason: str, **fields: Unpack[TenantFields]
 ) -> Tenant:
     """Create a tenant; it can call nothing until it has a key."""
+    if slug in RESERVED:
+        raise Invalid(
+            f"{slug!r} is the address of another page, /tenants/{slug}/: choose another slug.",
+            field="slug",
+        )
     tenant = Tenant(slug=slug, **{"name": slug, **fields})
     _check(tenant)
     try:

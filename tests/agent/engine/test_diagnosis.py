@@ -81,9 +81,7 @@ async def test_a_dead_engine_is_called_dead_and_used_again_when_it_is_back(engin
         assert not is_used(replica)
         engine.pages["/metrics"] = (200, vllm_metrics(started=2000.0))
         await engine.start()
-        began = time.monotonic()
         await until(lambda: is_used(replica))
-        assert time.monotonic() - began < 10
         await until(lambda: "restarted" in said(replica))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -172,10 +171,9 @@ async def test_garbage_and_refused_connections_are_failures_of_the_shadow(rig: P
 async def test_a_stalled_shadow_delays_nobody_and_holds_few_places(rig: Pairs) -> None:
     """R34: hung for ever, every request copied; clients do not notice."""
     await rig.begin(hanging, at_once=4)
-    began = time.monotonic()
     replies = [await rig.ask(chat()) for _ in range(30)]
     assert {r.status for r in replies} == {200}
-    assert time.monotonic() - began < 10.0  # one of them waiting for its shadow took 30 s
+    # One that had waited for its shadow would have seen it end, and another take its place.
     assert len(rig.engines[1].calls) == 4
     assert rig.outcomes == {"dropped_limit": 26}
     assert len(rig.proxy.shadows.copies) == 4

@@ -63,7 +63,6 @@ def test_traffic_verbs_need_an_operator_and_say_so():
         ("delete", "/api/v1/pools/chat-a/"),
         ("post", "/api/v1/tenants/"),
         ("delete", "/api/v1/tenants/acme/"),
-        ("post", "/api/v1/api-keys/"),
         ("post", "/api/v1/staff-tokens/"),
         ("post", "/api/v1/staff/"),
         ("post", "/api/v1/memberships/"),
@@ -75,6 +74,16 @@ def test_traffic_verbs_need_an_operator_and_say_so():
 )
 def test_what_is_dangerous_needs_an_admin(method, path):
     problem(getattr(caller("operator"), method)(path), 403, "forbidden")
+
+
+def test_an_operator_issues_rotates_and_revokes_keys_as_in_the_console():
+    ok(caller("admin").post("/api/v1/tenants/", {"slug": "acme"}, format="json"), 201)
+    body = {"tenant": "acme", "name": "prod"}
+    problem(caller("viewer").post("/api/v1/api-keys/", body, format="json"), 403, "forbidden")
+    operator = caller("operator")
+    key = ok(operator.post("/api/v1/api-keys/", body, format="json"), 201)["id"]
+    ok(operator.post(f"/api/v1/api-keys/{key}/rotate/"), 201)
+    ok(operator.post(f"/api/v1/api-keys/{key}/revoke/"))
 
 
 def test_a_console_user_calls_with_the_session_and_needs_the_csrf_token():

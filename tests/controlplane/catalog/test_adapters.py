@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -442,3 +443,23 @@ def test_background_work_starts_after_the_commit(django_capture_on_commit_callba
     with django_capture_on_commit_callbacks(execute=False) as callbacks, pytest.raises(Conflict):
         upload()
     assert callbacks == []  # of what was rolled back nobody is told
+
+
+@pytest.mark.parametrize("pack", [dict, lambda files: {"a.zip": made.zipped(files)},
+                                  lambda files: {"a.tar.gz": made.tarred(files)}])  # fmt: skip
+def test_a_full_disk_is_told_as_such_and_not_as_a_bad_archive(monkeypatch, pack):
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(uploads.os, "fsync", full)
+    error = refused(pack(sound()))
+    assert (error.status, error.code) == (503, "storage_failed")
+    assert "No space left on device" in error.message
+
+
+def test_a_folder_that_cannot_be_made_is_told_too(settings, tmp_path):
+    (tmp_path / "file").write_text("")
+    settings.ADAPTER_DIR = tmp_path / "file" / "adapters"
+    with pytest.raises(ProblemError) as caught:
+        upload()
+    assert caught.value.code == "storage_failed"

@@ -46,6 +46,12 @@ def test_a_second_tenant_of_a_name_conflicts():
     assert Tenant.objects.count() == 1
 
 
+def test_a_slug_whose_page_would_be_hidden_by_another_is_refused():
+    with pytest.raises(Invalid, match="choose another slug") as caught:
+        services.create_tenant(slug="new", **WHY)
+    assert caught.value.field == "slug"
+
+
 def test_an_edit_from_an_older_version_is_refused_and_changes_nothing():
     tenant = services.create_tenant(slug="acme", **WHY)
     services.update_tenant(slug="acme", priority=1, expected_version=tenant.version, **WHY)
