@@ -163,31 +163,34 @@ def _judged(total: float, minutes: float, covered_s: float) -> tuple[str, str]:
     return "ok", f"{said}, {total - minutes:.1f} are left."
 
 
-def standings(objectives: Objectives, spent: Tally) -> tuple[Standing, ...]:
-    """Say of each promise whether it is kept so far this month."""
+def standings(objectives: Objectives, spent: Tally, *, now: datetime) -> tuple[Standing, ...]:
+    """Say of each promise whether it is kept so far in the month of `now`."""
     share = 1 - QUANTILE
     return (
-        _availability(objectives, spent),
+        _availability(objectives, spent, budget(objectives, spent, now=now)),
         _time("ttft", "TTFT P99", objectives.ttft_p99_s, (spent.ttft, spent.ttft_slow), share),
         _time("tpot", "TPOT P99", objectives.tpot_p99_s, (spent.tpot, spent.tpot_slow), share),
         _errors(objectives, spent),
     )
 
 
-def _availability(objectives: Objectives, spent: Tally) -> Standing:
+def _availability(objectives: Objectives, spent: Tally, month: Budget) -> Standing:
+    """Judge availability by the month's budget: it is broken once that is spent, not before."""
     achieved = 1 - spent.bad_s / spent.covered_s if spent.covered_s else None
     promised = objectives.availability_ratio
     reason = "Nothing was reported this month."
     if achieved is not None:
-        reason = f"{achieved:.3%} of the time reported, promised {promised:.3%}."
-        if achieved >= promised and achieved < EARLY_AVAILABILITY_RATIO:
+        reason = (
+            f"{achieved:.3%} of the time so far, promised {promised:.3%} of the month."
+        )
+        if month.state != "exhausted" and achieved < EARLY_AVAILABILITY_RATIO:
             reason += f" Below {EARLY_AVAILABILITY_RATIO:.2%}: an early warning."
     return Standing(
         name="availability",
         title="Availability",
         promised=promised,
         achieved=achieved,
-        is_kept=None if achieved is None else achieved >= promised,
+        is_kept=None if achieved is None else month.state != "exhausted",
         reason=reason,
     )
 
@@ -223,11 +226,13 @@ def _errors(objectives: Objectives, spent: Tally) -> Standing:
     )
 
 
-def burn_rate(objectives: Objectives, spent: Tally) -> float | None:
-    """Say how many times faster than allowed the budget is being spent; None: nothing reported."""
-    if not spent.covered_s:
-        return None
-    return spent.bad_s / spent.covered_s / objectives.allowed_ratio
+def burn_rate(objectives: Objectives, *, bad_s: float, window_s: float) -> float:
+    """Say how many times faster than allowed the budget is being spent.
+
+    By the whole window, whatever part of it was reported: a bad half-minute after the first start
+    has spent half a minute, not the half of an hour.
+    """
+    return bad_s / window_s / objectives.allowed_ratio
 
 
 def freeze(budget: Budget) -> str | None:

@@ -19,6 +19,10 @@ STATUSES = st.dictionaries(
 )
 
 
+def standings(spent: Tally) -> tuple[slos.Standing, ...]:
+    return slos.standings(Objectives(), spent, now=NOW)
+
+
 def test_three_nines_of_thirty_days_are_43_minutes():
     found = slos.budget(Objectives(), Tally(covered_s=60), now=NOW)
     assert round(found.total_minutes, 1) == 43.2
@@ -81,8 +85,9 @@ def test_tallies_add_up():
 
 
 def test_promises_without_a_request_are_neither_kept_nor_broken():
-    assert [s.is_kept for s in slos.standings(Objectives(), Tally())] == [None] * 4
-    assert all(s.achieved is None and s.reason for s in slos.standings(Objectives(), Tally()))
+    found = standings(Tally())
+    assert [s.is_kept for s in found] == [None] * 4
+    assert all(s.achieved is None and s.reason for s in found)
 
 
 def test_each_promise_is_judged_by_its_own_figures():
@@ -90,19 +95,25 @@ def test_each_promise_is_judged_by_its_own_figures():
         covered_s=1000, bad_s=0.7, valid=1000, failed=6, ttft=100, ttft_slow=2, tpot=100,
         tpot_slow=1,
     )  # fmt: skip
-    by_name = {s.name: s for s in slos.standings(Objectives(), spent)}
+    by_name = {s.name: s for s in standings(spent)}
     assert [by_name[n].is_kept for n in ("availability", "ttft", "tpot", "errors")] == [
         True, False, True, False,
     ]  # fmt: skip
     assert "early warning" in by_name["availability"].reason
-    good = slos.standings(Objectives(), Tally(covered_s=1000, valid=1000, failed=1))
+    good = standings(Tally(covered_s=1000, valid=1000, failed=1))
     assert "early" not in good[0].reason
     assert good[3].is_kept is True
-    bad = slos.standings(Objectives(), Tally(covered_s=1000, bad_s=2))
+    bad = standings(Tally(covered_s=10_000, bad_s=44 * 60))
     assert bad[0].is_kept is False
     assert "early" not in bad[0].reason
 
 
-def test_a_burn_rate_says_how_many_times_too_fast():
-    assert slos.burn_rate(Objectives(), Tally()) is None
-    assert slos.burn_rate(Objectives(), Tally(covered_s=100, bad_s=1)) == pytest.approx(10)
+@pytest.mark.parametrize("bad_minutes", [0, 2, 43, 44, 60])
+def test_availability_is_broken_when_the_budget_is_exhausted_and_not_before(bad_minutes):
+    spent = Tally(covered_s=7200, bad_s=bad_minutes * 60)
+    state = slos.budget(Objectives(), spent, now=NOW).state
+    assert standings(spent)[0].is_kept == (state != "exhausted")
+
+
+def test_a_burn_rate_says_how_many_times_too_fast_by_the_whole_window():
+    assert slos.burn_rate(Objectives(), bad_s=1, window_s=100) == pytest.approx(10)

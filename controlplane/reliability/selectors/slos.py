@@ -114,12 +114,12 @@ def _promise(
         review_on=row.review_on if row else None,
         version=row.version if row else 0,
         budget=slos.budget(objectives, spent, now=timezone.now()),
-        standings=slos.standings(objectives, spent),
+        standings=slos.standings(objectives, spent, now=timezone.now()),
         burn_rates={
             name: None
-            if (share := burns.get(name)) is None
-            else slos.burn_rate(objectives, Tally(covered_s=1.0, bad_s=share))
-            for name in BURN_WINDOWS
+            if (bad_s := burns.get(name)) is None
+            else slos.burn_rate(objectives, bad_s=bad_s, window_s=length_s)
+            for name, length_s in BURN_WINDOWS.items()
         },
         booked_until=until,
     )
@@ -137,7 +137,7 @@ def _spent(pools: list[str], now: datetime) -> dict[str, Tally]:
 
 
 def _burns(pools: list[str], until: datetime | None) -> dict[str, dict[str, float | None]]:
-    """Give the share of each window's reported time that went wrong, by pool."""
+    """Give the seconds of each window that went wrong, by pool; None: nothing was reported."""
     if until is None:
         return {}
     longest = max(BURN_WINDOWS.values())
@@ -152,9 +152,7 @@ def _burns(pools: list[str], until: datetime | None) -> dict[str, dict[str, floa
     summed: Any = rows.annotate(**sums).order_by()
     return {
         row["pool"]: {
-            name: (row[f"bad_{name}"] or 0.0) / row[f"covered_{name}"]
-            if row[f"covered_{name}"]
-            else None
+            name: row[f"bad_{name}"] or 0.0 if row[f"covered_{name}"] else None
             for name in BURN_WINDOWS
         }
         for row in summed

@@ -175,6 +175,14 @@ def test_burn_rates_tell_how_many_times_too_fast_the_budget_goes(minute):
     assert burn["1h"] == pytest.approx(20)
 
 
+def test_the_bad_seconds_of_a_first_start_are_no_fast_burn(minute):
+    minute(at=NOW - timedelta(minutes=1), statuses={"503": 50, "200": 50})
+    book()
+    burn = selectors.promise("chat").burn_rates
+    assert burn["1h"] == pytest.approx(30 / 3600 / 0.001)  # 8.3: the alert begins at 14.4
+    assert [s.is_kept for s in selectors.promise("chat").standings[:1]] == [True]
+
+
 def test_promises_are_changed_by_compare_and_set_and_go_back_to_the_defaults():
     services.set_slo(pool="chat", availability_ratio=0.99, owner="ml", **WHY)
     found = selectors.promise("chat")
