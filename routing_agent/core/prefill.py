@@ -86,7 +86,7 @@ class Prefill:
                 return self.queued_tokens - min(done, first.uncached_tokens * MOST_PROGRESS)
             self._began_at += first.uncached_tokens / self.tokens_per_s
             self._take_out(first)
-        return 0.0
+        return float(self.queued_tokens)  # nothing, unless a replay knows better
 
     def clear(self) -> None:
         """Forget prompts and speed: another process has neither."""

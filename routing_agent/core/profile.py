@@ -14,20 +14,18 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-# Until a replica's KV capacity is known: 61,000 blocks of 16 tokens (an A100-80GB with a 7B model)
-# in blocks of 256 bytes at 4 bytes a token.
-DEFAULT_CAPACITY_BLOCKS: Final = 15_250
+# Until a replica's KV capacity is known: 61,000 blocks of 16 tokens, an A100-80GB with a 7B model.
+DEFAULT_CAPACITY_TOKENS: Final = 976_000
 
 
 class PrefixProfile:
     """The blocks of one replica, the longest unused first. Times are monotonic seconds."""
 
-    __slots__ = ("_has_holes", "_used_at", "capacity_blocks")
+    __slots__ = ("_used_at", "capacity_blocks")
 
-    def __init__(self, capacity_blocks: int = DEFAULT_CAPACITY_BLOCKS) -> None:
+    def __init__(self, capacity_blocks: int = 0) -> None:
         self.capacity_blocks = capacity_blocks
         self._used_at: OrderedDict[int, float] = OrderedDict()
-        self._has_holes = False  # `forget` may have taken a head and left its tail
 
     def __len__(self) -> int:
         return len(self._used_at)
@@ -40,8 +38,6 @@ class PrefixProfile:
         known = self._used_at
         if not blocks or blocks[0] not in known:
             return 0
-        if self._has_holes:
-            return next((n for n, block in enumerate(blocks) if block not in known), len(blocks))
         low, high = 1, len(blocks)  # the first `low` are known
         while low < high:
             middle = (low + high + 1) >> 1
@@ -63,10 +59,9 @@ class PrefixProfile:
         self._fit()
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """Note that the engine has said it no longer holds these blocks."""
+        """Note that the engine no longer holds these blocks; it too gives up tails before heads."""
         for block in blocks:
-            if self._used_at.pop(block, None) is not None:
-                self._has_holes = True
+            self._used_at.pop(block, None)
 
     def resize(self, capacity_blocks: int) -> None:
         """Follow what is learned of the replica's KV capacity."""
@@ -87,7 +82,6 @@ class PrefixProfile:
     def clear(self) -> None:
         """Forget everything: another process has an empty cache."""
         self._used_at.clear()
-        self._has_holes = False
 
     def _fit(self) -> None:
         while len(self._used_at) > self.capacity_blocks:

@@ -12,7 +12,7 @@ import msgspec
 
 from routing_agent.core.ejection import Breaker
 from routing_agent.core.prefill import Prefill
-from routing_agent.core.profile import DEFAULT_CAPACITY_BLOCKS, PrefixProfile
+from routing_agent.core.profile import DEFAULT_CAPACITY_TOKENS, PrefixProfile
 from routing_agent.core.residence import Residence
 from routing_agent.wire import Endpoint, PoolSettings, ReplicaReport
 
@@ -278,7 +278,7 @@ class Replica:
         blocks = self.settings.profile_blocks
         if blocks is None:
             tokens = self.figures.kv_capacity_tokens or self.kv_capacity_tokens
-            blocks = DEFAULT_CAPACITY_BLOCKS if tokens is None else int(tokens / block_tokens)
+            blocks = int((tokens or DEFAULT_CAPACITY_TOKENS) / block_tokens)
         if blocks != self.profile.capacity_blocks:
             self.profile.resize(blocks)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class BlockPool:
@@ -19,6 +19,7 @@ class BlockPool:
         self._private = 0
         self._referenced: dict[int, int] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
+        self.evicted: Callable[[int], None] | None = None  # is told each block that is evicted
 
     @property
     def used(self) -> int:
@@ -30,11 +31,14 @@ class BlockPool:
         """How many blocks keep content that nobody holds."""
         return len(self._evictable)
 
+    def __contains__(self, block: int) -> bool:
+        return block in self._referenced or block in self._evictable
+
     def matching(self, hashes: Sequence[int], most: int | None = None) -> int:
         """Count the leading hashes whose blocks are here, `most` at most."""
         count = 0
         for block in hashes if most is None else hashes[:most]:
-            if block not in self._referenced and block not in self._evictable:
+            if block not in self:
                 break
             count += 1
         return count
@@ -56,7 +60,9 @@ class BlockPool:
         """Take `count` empty blocks, evicting the longest unused; the caller made sure of room."""
         self._private += count
         while self.used + len(self._evictable) > self.capacity:
-            self._evictable.popitem(last=False)
+            block, _ = self._evictable.popitem(last=False)
+            if self.evicted is not None:
+                self.evicted(block)
 
     def publish(self, block: int) -> bool:
         """Make a private block sharable under its hash; False if another has that content."""

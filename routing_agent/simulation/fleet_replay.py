@@ -101,8 +101,8 @@ class FleetReplay:
         flight = Flight(number=number, request=request, agent=place, charged_tokens=tokens)
         self._flights.append(flight)
         agent.knowledge.before_choice(now)
-        wanted = RouteRequest(tokens, request.session)
-        choice = choose(wanted, agent.pool, now=now, chance=agent.chance)
+        flight.asked = self._asked(request, tokens)
+        choice = choose(flight.asked, agent.pool, now=now, chance=agent.chance)
         flight.reason = choice.reason
         if choice.replica is None:
             return
@@ -110,6 +110,15 @@ class FleetReplay:
         self._submit(flight, self._numbers[choice.replica.id])
         if flight.engine is not None:
             agent.knowledge.placed(flight, now)
+
+    def _asked(self, request: TraceRequest, tokens: int) -> RouteRequest:
+        return RouteRequest(
+            tokens,
+            request.session,
+            prompt_tokens=request.prompt_tokens,
+            blocks=request.blocks,
+            block_tokens=float(self._plan.profile.block_tokens),
+        )
 
     def _submit(self, flight: Flight, engine: int) -> None:
         request = flight.request
@@ -132,6 +141,7 @@ class FleetReplay:
         if event.kind == "token":
             flight.first_token_at = event.at
             self._truth.computed(engine, flight)
+            self._agents[flight.agent].knowledge.answered(flight, event.at)
         elif event.kind == "started":
             scheduler = self._engines.schedulers[engine]
             flight.cached_tokens = scheduler.cached_tokens(event.request_id)

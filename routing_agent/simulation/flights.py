@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from routing_agent.core.policy import RouteRequest
+from routing_agent.core.prefill import Placement
 from routing_agent.core.replica import Replica
 from routing_agent.simulation.traces.model import TraceRequest
 
@@ -19,6 +21,8 @@ class Flight:
     reason: str = ""  # why it went where it went, or why nowhere
     engine: int | None = None  # None: no replica took it
     replica: Replica | None = None  # as its agent knows it
+    asked: RouteRequest | None = None  # what its agent chose by
+    placement: Placement | None = None  # what its agent charged
     expected_cached_tokens: int = 0
     cached_tokens: int = 0
     first_token_at: float | None = None

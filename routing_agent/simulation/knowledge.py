@@ -2,8 +2,7 @@
 
 A policy asks the replicas of its pool, as it does live. Who fills in their figures makes the
 difference: `Oracle` reads the engines at the moment of the choice; `OwnView` counts what its own
-agent sent and looks at the engines' figures now and then, as a scrape does. What is known of
-prefixes belongs here too: `Truth.expected_cached_tokens` is what an oracle would answer.
+agent sent and looks at the engines' figures now and then, as a scrape does.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 from routing_agent.core.fleet import PoolState
+from routing_agent.core.profile import PrefixProfile
 from routing_agent.core.replica import EngineFigures, Replica
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.sequences import Prefill
@@ -31,6 +32,14 @@ class Truth:
         count = len(engines.schedulers)
         self._queued_tokens = [0] * count  # uncached tokens of requests that wait
         self._promised: list[Counter[int]] = [Counter() for _ in range(count)]
+        self.profiles = [PrefixProfile(_UNBOUNDED) for _ in range(count)]
+        for engine, scheduler in enumerate(engines.schedulers):
+            scheduler.pool.evicted = partial(self._evicted, engine)
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """How fast each of the engines computes prompts."""
+        return self._engines.schedulers[0].profile.prefill_tokens_per_s
 
     @property
     def versions(self) -> Sequence[int]:
@@ -40,13 +49,7 @@ class Truth:
     def expected_cached_tokens(self, engine: int, blocks: tuple[int, ...]) -> int:
         """Tell how much of a prompt an engine has cached, or will have once its turn comes."""
         scheduler = self._engines.schedulers[engine]
-        if not scheduler.profile.prefix_cache:
-            return 0
-        matching = scheduler.pool.matching(blocks)
-        promised = self._promised[engine]
-        while matching < len(blocks) and promised[blocks[matching]]:
-            matching += 1
-        return matching * scheduler.profile.block_tokens
+        return self.profiles[engine].matching(blocks) * scheduler.profile.block_tokens
 
     def backlog(self, engine: int) -> tuple[int, Prefill]:
         """Give the requests inside an engine, and the prompt tokens it has yet to compute."""
@@ -58,7 +61,9 @@ class Truth:
     def submitted(self, engine: int, flight: Flight) -> None:
         """Note that an engine was given a request."""
         self._queued_tokens[engine] += flight.expected_uncached_tokens
-        self._promised[engine].update(flight.request.blocks)
+        if self._engines.schedulers[engine].profile.prefix_cache:
+            self._promised[engine].update(flight.request.blocks)
+            self.profiles[engine].insert(flight.request.blocks, flight.request.at_s)
 
     def started(self, engine: int, flight: Flight) -> None:
         """Note that a request left the queue: the batch tells what is left of it."""
@@ -66,11 +71,21 @@ class Truth:
 
     def computed(self, engine: int, flight: Flight) -> None:
         """Note that a prompt is through: the cache tells what is left of it."""
-        promised = self._promised[engine]
-        for block in flight.request.blocks:
-            promised[block] -= 1
-            if not promised[block]:
-                del promised[block]
+        promised, pool = self._promised[engine], self._engines.schedulers[engine].pool
+        for block in reversed(flight.request.blocks):
+            if block in promised:
+                promised[block] -= 1
+                if not promised[block]:
+                    del promised[block]
+                    if block not in pool:
+                        self.profiles[engine].forget((block,))
+
+    def _evicted(self, engine: int, block: int) -> None:
+        if block not in self._promised[engine]:
+            self.profiles[engine].forget((block,))
+
+
+_UNBOUNDED = 1 << 60  # what is forgotten is what its engine evicted
 
 
 class Knowledge(Protocol):
@@ -92,6 +107,10 @@ class Knowledge(Protocol):
         """Note that this agent sent a request to a replica."""
         ...
 
+    def answered(self, flight: Flight, now: float) -> None:
+        """Note that a request of this agent got its first token."""
+        ...
+
     def ended(self, flight: Flight) -> None:
         """Note that a request of this agent ended."""
         ...
@@ -109,6 +128,10 @@ class Oracle:
         self._truth = truth
         self._seen = [-1] * len(pool.replicas)
         self._under_way: dict[int, tuple[Replica, Prefill]] = {}
+        self._pool = pool
+        for replica, profile in zip(pool.replicas, truth.profiles, strict=True):
+            replica.profile = profile
+            replica.prefill.tokens_per_s = truth.prefill_tokens_per_s
 
     def next_look(self) -> float:
         """It needs no looks: it knows."""
@@ -124,18 +147,25 @@ class Oracle:
                 self._seen[number] = version
                 self._read(number)
         for replica, prefill in self._under_way.values():
-            replica.inflight_tokens = round(prefill.at(now))
+            replica.inflight_tokens = replica.prefill.queued_tokens = round(prefill.at(now))
 
     def _read(self, number: int) -> None:
         replica = self._replicas[number]
         replica.inflight_requests, prefill = self._truth.backlog(number)
-        replica.inflight_tokens = prefill.left
+        replica.inflight_tokens = replica.prefill.queued_tokens = prefill.left
         if prefill.left:
             self._under_way[number] = replica, prefill
         else:
             self._under_way.pop(number, None)
 
     def placed(self, flight: Flight, now: float) -> None:
+        """Remember the session; the engine tells the rest, at the next choice."""
+        if flight.replica is not None:
+            lifetime_s = self._pool.settings.session_lifetime_s
+            session, replica = flight.request.session, flight.replica.id
+            self._pool.sessions.note(session, replica, now=now, lifetime_s=lifetime_s)
+
+    def answered(self, flight: Flight, now: float) -> None:
         """The engine tells, at the next choice."""
 
     def ended(self, flight: Flight) -> None:
@@ -146,6 +176,7 @@ class OwnView:
     """Charges its own requests, as the proxy does, and scrapes each engine once an interval."""
 
     def __init__(self, pool: PoolState, engines: VirtualEngines, chance: random.Random) -> None:
+        self._pool = pool
         self._replicas = pool.replicas
         self._engines = engines
         self._interval_s = pool.settings.scrape_interval_s
@@ -168,8 +199,15 @@ class OwnView:
 
     def placed(self, flight: Flight, now: float) -> None:
         """Charge the request."""
-        if flight.replica is not None:
-            flight.replica.begin(flight.charged_tokens, now)
+        replica, asked = flight.replica, flight.asked
+        if replica is not None and asked is not None:
+            replica.begin(flight.charged_tokens, now)
+            flight.placement = self._pool.note_placed(asked, replica, now=now)
+
+    def answered(self, flight: Flight, now: float) -> None:
+        """Learn from the time it took."""
+        if flight.replica is not None and flight.placement is not None:
+            flight.replica.prefill.note_first_token(flight.placement, now)
 
     def ended(self, flight: Flight) -> None:
         """Give back what was charged."""

@@ -31,6 +31,7 @@ def chosen(pool: PoolState, request: RouteRequest) -> Replica:
 def test_a_cached_prefix_wins_until_too_much_work_waits_there(policy: str) -> None:
     pool = pool_state(3, policy=policy)
     warm = pool.replicas[1]
+    warm.fit_profile(64.0)
     warm.profile.insert(BLOCKS, NOW)
     choice = choose(asked(), pool, now=NOW, chance=chance(), explain=True)
     assert (choice.replica, choice.route) == (warm, "prefix")

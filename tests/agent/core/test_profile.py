@@ -44,16 +44,16 @@ def test_a_profile_is_bounded_closed_and_matches_as_a_plain_model(
 
 
 def test_another_seed_is_another_prompt() -> None:
-    profile = PrefixProfile()
+    profile = PrefixProfile(100)
     profile.insert(chain([1, 2, 3], seed=1), NOW)
     assert profile.matching(chain([1, 2, 3, 4], seed=1)) == 3
     assert profile.matching(chain([1, 2, 3, 4], seed=2)) == 0
 
 
 def test_what_an_engine_gave_up_ends_the_match_there() -> None:
-    profile, blocks = PrefixProfile(), chain([1, 2, 3, 4])
+    profile, blocks = PrefixProfile(100), chain([1, 2, 3, 4])
     profile.insert(blocks, NOW)
-    profile.forget([blocks[1], 12345])
+    profile.forget([*blocks[:0:-1], 12345])
     assert profile.matching(blocks) == 1
     profile.insert(blocks, NOW)
     assert profile.matching(blocks) == 4
@@ -62,7 +62,7 @@ def test_what_an_engine_gave_up_ends_the_match_there() -> None:
 
 
 def test_what_is_idle_for_long_is_dropped_and_what_is_used_stays() -> None:
-    profile, old, new = PrefixProfile(), chain([1, 2]), chain([3, 4])
+    profile, old, new = PrefixProfile(100), chain([1, 2]), chain([3, 4])
     profile.insert(old, NOW)
     profile.insert(new, NOW + 10)
     profile.expire(NOW)
@@ -90,6 +90,7 @@ def test_it_holds_what_the_kv_cache_does_unless_the_pool_says_otherwise() -> Non
 def test_another_process_has_an_empty_cache_and_nothing_to_compute() -> None:
     pool = pool_state(2)
     one = pool.replicas[0]
+    one.fit_profile(64.0)
     one.profile.insert(chain([1, 2]), NOW)
     placement = one.prefill.place(1000, NOW)
     one.note_restart(NOW)
