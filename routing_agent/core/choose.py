@@ -10,7 +10,9 @@ from typing import Final
 
 import msgspec
 
+from routing_agent.core.cache_aware import CacheAware
 from routing_agent.core.chance import Chance
+from routing_agent.core.expected_ttft import ExpectedTtft
 from routing_agent.core.hash_policy import ConsistentHash
 from routing_agent.core.load_policies import (
     LEAST_TOKENS,
@@ -21,7 +23,6 @@ from routing_agent.core.load_policies import (
 )
 from routing_agent.core.policy import Candidates, Policy, Route
 from routing_agent.core.policy import RouteRequest as RouteRequest
-from routing_agent.core.prefix_policies import CacheAware, ExpectedTtft
 from routing_agent.core.replica import Replica
 from routing_agent.wire import Candidate, PolicyName
 

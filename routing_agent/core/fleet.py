@@ -14,6 +14,7 @@ from routing_agent.core.fairness import FairShares
 from routing_agent.core.limits import TenantGate
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefill import Placement
+from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.replica import Replica
 from routing_agent.core.retries import RetryBudget
 from routing_agent.core.ring import Ring
@@ -42,6 +43,8 @@ class PoolState:
         "_seed",
         "budget",
         "cursor",
+        "index",
+        "numbered",
         "pool",
         "replicas",
         "sessions",
@@ -54,6 +57,7 @@ class PoolState:
         self.cursor = 0
         self.shares = FairShares()
         self.sessions = Sessions()
+        self.index = PrefixIndex()
         self.adopt(pool, replicas, seed=seed)
 
     def adopt(self, pool: Pool, replicas: Iterable[Replica], *, seed: int) -> None:
@@ -63,8 +67,14 @@ class PoolState:
         self.budget.ratio = pool.settings.retry_budget_ratio
         self.replicas = list(replicas)
         self._replicas_by_id = {r.id: r for r in self.replicas}
+        self._number()
         self._ring: Ring | None = None  # built when first needed
         self._seed = seed
+
+    def _number(self) -> None:
+        for replica in self.replicas:
+            replica.profile.join(self.index)
+        self.numbered = {r.profile.number: r for r in self.replicas}
 
     def ring(self) -> Ring:
         """Give the pool's hash ring, over all its replicas whatever their state."""
@@ -180,6 +190,7 @@ class Fleet:
         for name, replica in self.replicas.items():
             if replicas.get(name) is not replica:
                 replica.leave(now)
+                replica.profile.join(None)
                 self.leaving.append(replica)
 
     def _apply_pools(self, table: Table, now: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from routing_agent.core.chance import Chance
 from routing_agent.core.load_policies import LEAST_TOKENS
@@ -10,9 +11,19 @@ from routing_agent.core.policy import Candidates, Pick, RouteRequest
 from routing_agent.core.replica import Replica
 from routing_agent.core.ring import load_ceiling
 
+# A session that has a replica leaves it above so many times the ceiling for new ones.
+STICKY_BOUND: Final = 2.0
+
 
 class ConsistentHash:
-    """The session's own replica on the ring, or the next one that has room."""
+    """The session's own replica: where it was last, else its place on the ring, if there is room.
+
+    The bound holds for sessions that are new here, in tokens in flight: they go to the first
+    replica clockwise under it, so load is even however unequal the sessions. One that was here
+    within its lifetime keeps its replica, and what that has cached of it, up to `STICKY_BOUND`
+    times the bound: a single long prompt is more than a quarter of the mean load, and would send
+    everybody else away.
+    """
 
     def pick(
         self,
@@ -23,7 +34,7 @@ class ConsistentHash:
         now: float,
         chance: Chance,
     ) -> Pick:
-        """Pick the first usable replica clockwise that is not over the load bound."""
+        """Pick the replica the session had, or the first one clockwise under the load bound."""
         ceiling = load_ceiling(
             total_tokens=sum(r.inflight_tokens for r in usable),
             request_tokens=request.tokens,
@@ -31,6 +42,10 @@ class ConsistentHash:
             bound=pool.settings.ring_bound,
         )
         allowed = {r.id for r in usable}
+        had = pool.sessions.home(request.session, now - pool.settings.session_lifetime_s)
+        home = pool.by_id(had) if had in allowed else None
+        if home is not None and home.inflight_tokens + request.tokens <= ceiling * STICKY_BOUND:
+            return Pick(home, "affinity", "the session's replica")
         first = True
         for replica_id in pool.ring().walk(request.session):
             replica = pool.by_id(replica_id)

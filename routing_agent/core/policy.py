@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from routing_agent.core.chance import Chance
+from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.replica import Replica
 from routing_agent.core.ring import Ring
 from routing_agent.core.sessions import Sessions
@@ -44,6 +45,7 @@ class Candidates(Protocol):
     settings: PoolSettings
     cursor: int
     sessions: Sessions
+    index: PrefixIndex
 
     @property
     def replicas(self) -> Sequence[Replica]:

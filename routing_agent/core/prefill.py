@@ -16,6 +16,8 @@ PRIOR_TOKENS_PER_S: Final = 4300.0
 PRIOR_S: Final = 0.5
 # Measured work older than this many busy seconds has half the weight of new work.
 MEMORY_S: Final = 60.0
+# The mean prompt is that of about the last so many.
+MEAN_OF: Final = 16
 # A first prompt is never believed to be further than this: an engine that stalls stays loaded.
 MOST_PROGRESS: Final = 0.9
 
@@ -34,10 +36,11 @@ class Prefill:
     """The prompts of this agent that one replica has yet to compute. Times are monotonic."""
 
     __slots__ = ("_began_at", "_measured_s", "_measured_tokens", "_number", "_waiting",
-                 "queued_tokens", "tokens_per_s")  # fmt: skip
+                 "mean_tokens", "queued_tokens", "tokens_per_s")  # fmt: skip
 
     def __init__(self) -> None:
         self.queued_tokens = 0  # of prompts whose first token has not come
+        self.mean_tokens = 0.0  # uncached, of a prompt sent here lately
         self.tokens_per_s = PRIOR_TOKENS_PER_S
         self._measured_tokens = PRIOR_TOKENS_PER_S * PRIOR_S
         self._measured_s = PRIOR_S
@@ -60,6 +63,7 @@ class Prefill:
             self._began_at = now
         self._waiting[placement.number] = placement
         self.queued_tokens += placement.uncached_tokens
+        self.mean_tokens += (placement.uncached_tokens - self.mean_tokens) / MEAN_OF
         return placement
 
     def note_first_token(self, placement: Placement, now: float) -> None:

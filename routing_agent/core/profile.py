@@ -10,9 +10,11 @@ prompt matches is found by bisection.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
+
+from routing_agent.core.prefix_index import PrefixIndex
 
 # Until a replica's KV capacity is known: 61,000 blocks of 16 tokens, an A100-80GB with a 7B model.
 DEFAULT_CAPACITY_TOKENS: Final = 976_000
@@ -21,11 +23,29 @@ DEFAULT_CAPACITY_TOKENS: Final = 976_000
 class PrefixProfile:
     """The blocks of one replica, the longest unused first. Times are monotonic seconds."""
 
-    __slots__ = ("_used_at", "capacity_blocks")
+    __slots__ = ("_index", "_used_at", "bit", "capacity_blocks", "number")
 
     def __init__(self, capacity_blocks: int = 0) -> None:
         self.capacity_blocks = capacity_blocks
         self._used_at: OrderedDict[int, float] = OrderedDict()
+        self._index: PrefixIndex | None = None
+        self.number = -1  # in the index; -1: in none
+        self.bit = 0
+
+    def join(self, index: PrefixIndex | None) -> None:
+        """Be found through `index` from now on, and through no other; None: through none."""
+        old = self._index
+        if old is index:
+            return
+        if old is not None:
+            self._unlist(self._used_at)
+            old.give_back(self.number)
+        self._index, self.number, self.bit = index, -1, 0
+        if index is not None:
+            self.number = index.take_number()
+            self.bit = 1 << self.number
+            for block in self._used_at:
+                index.masks[block] = index.masks.get(block, 0) | self.bit
 
     def __len__(self) -> int:
         return len(self._used_at)
@@ -52,16 +72,19 @@ class PrefixProfile:
 
         Of a prompt larger than the whole cache the head is kept.
         """
-        known = self._used_at
+        known, index, bit = self._used_at, self._index, self.bit
         for block in reversed(blocks[: self.capacity_blocks]):
+            if block in known:
+                known.move_to_end(block)
+            elif index is not None:
+                index.masks[block] = index.masks.get(block, 0) | bit
             known[block] = now
-            known.move_to_end(block)
         self._fit()
 
     def forget(self, blocks: Sequence[int]) -> None:
         """Note that the engine no longer holds these blocks; it too gives up tails before heads."""
-        for block in blocks:
-            self._used_at.pop(block, None)
+        gone = [block for block in blocks if self._used_at.pop(block, None) is not None]
+        self._unlist(gone)
 
     def resize(self, capacity_blocks: int) -> None:
         """Follow what is learned of the replica's KV capacity."""
@@ -76,13 +99,28 @@ class PrefixProfile:
             if used_at >= before:
                 break
             count += 1
-        for block in list(islice(known, count)):
+        gone = list(islice(known, count))
+        for block in gone:
             del known[block]
+        self._unlist(gone)
 
     def clear(self) -> None:
         """Forget everything: another process has an empty cache."""
+        self._unlist(self._used_at)
         self._used_at.clear()
 
     def _fit(self) -> None:
-        while len(self._used_at) > self.capacity_blocks:
-            self._used_at.popitem(last=False)
+        excess = len(self._used_at) - self.capacity_blocks
+        if excess > 0:
+            self._unlist([self._used_at.popitem(last=False)[0] for _ in range(excess)])
+
+    def _unlist(self, blocks: Iterable[int]) -> None:
+        if self._index is None:
+            return
+        masks, others = self._index.masks, ~self.bit
+        for block in blocks:
+            left = masks[block] & others
+            if left:
+                masks[block] = left
+            else:
+                del masks[block]

@@ -8,9 +8,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Final, Literal
 
-import msgspec
-
 from routing_agent.core.ejection import Breaker
+from routing_agent.core.figures import EngineFigures as EngineFigures
 from routing_agent.core.prefill import Prefill
 from routing_agent.core.profile import DEFAULT_CAPACITY_TOKENS, PrefixProfile
 from routing_agent.core.residence import Residence
@@ -34,29 +33,18 @@ SPARE_RATIO: Final = 0.1
 HUNG: Final = "hung"
 
 
-class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one scrape of an engine's metrics said; `None` = the engine does not tell."""
-
-    running: int | None = None
-    waiting: int | None = None
-    kv_usage: float | None = None
-    kv_capacity_tokens: int | None = None
-    preemptions_total: int | None = None
-    running_adapters: tuple[str, ...] | None = None
-    is_asleep: bool = False  # asleep or paused: answers /health, would hang requests
-
-
 class Replica:
     """The mutable runtime of one replica. All times are monotonic seconds of this agent."""
 
     __slots__ = ("adapters", "blocked", "breaker", "cached_prompt_tokens_total", "ceiling",
                  "doubts", "ejections_total", "endpoint", "engine_version", "errors_total",
-                 "figures", "health", "health_reason", "id", "inflight_requests",
-                 "inflight_tokens", "is_gone", "kv_capacity_tokens", "last_token_at",
-                 "leaving_at", "max_running", "model_names", "output_tokens_total", "pool",
-                 "prefill", "probe_streak", "process_started_at", "profile",
-                 "prompt_tokens_total", "ramp_from", "requests_total", "restarted_at",
-                 "scrape_error", "scraped_at", "settings", "warmed")  # fmt: skip
+                 "figures", "health", "health_reason", "id", "inflight_at_scrape",
+                 "inflight_requests", "inflight_tokens", "is_gone", "kv_capacity_tokens",
+                 "last_token_at", "leaving_at", "max_running", "model_names", "others_waiting",
+                 "output_tokens_total", "pool", "prefill", "probe_streak",
+                 "process_started_at", "profile", "prompt_tokens_total", "ramp_from",
+                 "requests_total", "restarted_at", "scrape_error", "scraped_at", "settings",
+                 "warmed")  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, *, pool: str, settings: PoolSettings) -> None:
         self.id = endpoint.replica
@@ -68,6 +56,8 @@ class Replica:
         self.figures = EngineFigures()
         self.scraped_at: float | None = None
         self.scrape_error = ""
+        self.inflight_at_scrape = 0  # tokens of ours at the last good scrape
+        self.others_waiting = 0  # requests of others that waited then
         self.health: Health = "unknown"
         self.health_reason = "not probed yet"
         self.probe_streak = 0  # good probes in a row if positive, bad ones if negative
@@ -161,6 +151,8 @@ class Replica:
         """Take over the figures of a good scrape."""
         self.figures = figures
         self.scraped_at = now
+        self.inflight_at_scrape = self.inflight_tokens
+        self.others_waiting = min(figures.waiting or 0, self._others(figures))
         self.scrape_error = ""
         self._measure_room()
         self._judge()
@@ -282,6 +274,27 @@ class Replica:
         if blocks != self.profile.capacity_blocks:
             self.profile.resize(blocks)
 
+    def tokens_of_others(self, now: float) -> float | None:
+        """Estimate the prompt tokens that others have waiting here; None: the figures are stale."""
+        scraped_at = self.scraped_at
+        if scraped_at is None or now - scraped_at > self.settings.scrape_stale_s:
+            return None
+        return self.others_waiting * self.prefill.mean_tokens
+
+    def kv_usage_now(self, now: float) -> float:
+        """Estimate the KV usage with what was sent here since the last look; 0.0 if not known."""
+        usage, scraped_at = self.figures.kv_usage, self.scraped_at
+        if usage is None or scraped_at is None or now - scraped_at > self.settings.scrape_stale_s:
+            return 0.0
+        capacity = self.figures.kv_capacity_tokens or self.kv_capacity_tokens
+        if capacity:
+            usage += (self.inflight_tokens - self.inflight_at_scrape) / capacity
+        return usage
+
+    def computes_adapter(self, name: str) -> bool:
+        """Say whether requests for an adapter are under way here: it is on the GPU."""
+        return name in self.adapters.running or name in (self.figures.running_adapters or ())
+
     def weight(self, now: float) -> float:
         """Give the replica's share relative to others, lower during its slow start."""
         if self.ramp_from is None:
@@ -343,11 +356,13 @@ class Replica:
         """
         ceiling = self.settings.max_concurrency_per_replica
         if ceiling is None and self.max_running is not None:
-            ceiling = self.max_running + ceil(self.max_running * SPARE_RATIO) - self._others()
+            ceiling = (
+                self.max_running + ceil(self.max_running * SPARE_RATIO) - self._others(self.figures)
+            )
         self.ceiling = ceiling
 
-    def _others(self) -> int:
-        running, waiting = self.figures.running, self.figures.waiting
+    def _others(self, figures: EngineFigures) -> int:
+        running, waiting = figures.running, figures.waiting
         if self.scrape_error or running is None:
             return 0
         return max(running + (waiting or 0) - self.inflight_requests, 0)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Literal, Protocol
 
 from routing_agent.core.fleet import PoolState
+from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.profile import PrefixProfile
 from routing_agent.core.replica import EngineFigures, Replica
 from routing_agent.simulation.flights import Flight
@@ -32,6 +33,7 @@ class Truth:
         count = len(engines.schedulers)
         self._queued_tokens = [0] * count  # uncached tokens of requests that wait
         self._promised: list[Counter[int]] = [Counter() for _ in range(count)]
+        self.index = PrefixIndex()  # one for all oracles
         self.profiles = [PrefixProfile(_UNBOUNDED) for _ in range(count)]
         for engine, scheduler in enumerate(engines.schedulers):
             scheduler.pool.evicted = partial(self._evicted, engine)
@@ -130,8 +132,12 @@ class Oracle:
         self._under_way: dict[int, tuple[Replica, Prefill]] = {}
         self._pool = pool
         for replica, profile in zip(pool.replicas, truth.profiles, strict=True):
+            profile.join(truth.index)
             replica.profile = profile
             replica.prefill.tokens_per_s = truth.prefill_tokens_per_s
+
+        pool.index = truth.index
+        pool.numbered = {replica.profile.number: replica for replica in pool.replicas}
 
     def next_look(self) -> float:
         """It needs no looks: it knows."""

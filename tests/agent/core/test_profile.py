@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.profile import PrefixProfile
 from tests.agent.core.build import NOW, pool_state, replica
 
@@ -41,6 +42,52 @@ def test_a_profile_is_bounded_closed_and_matches_as_a_plain_model(
     blocks = chain(asked)
     naive = next((n for n, block in enumerate(blocks) if block not in model), len(blocks))
     assert profile.matching(blocks) == naive
+
+
+@given(
+    placed=st.lists(
+        st.tuples(st.integers(0, 4), st.lists(st.integers(0, 2), max_size=7)), max_size=40
+    ),
+    asked=st.lists(st.integers(0, 2), max_size=7),
+    most=st.integers(1, 6),
+)
+def test_an_index_tells_who_holds_how_much_as_each_profile_would(
+    placed: list[tuple[int, list[int]]], asked: list[int], most: int
+) -> None:
+    index, profiles = PrefixIndex(), [PrefixProfile(6) for _ in range(5)]
+    for profile in profiles[:4]:
+        profile.join(index)
+        profile.join(index)
+    for time, (one, path) in enumerate(placed):
+        profiles[one].insert(chain(path), float(time))
+    profiles[4].join(index)
+    profiles[0].clear()
+    profiles[1].join(None)
+    blocks = chain(asked)
+    told = dict.fromkeys(range(5), 0)
+    levels = index.levels(blocks, most)
+    for count, mask in reversed(levels):
+        for number, profile in enumerate(profiles):
+            if mask & profile.bit:
+                told[number] = count
+    right = {n: p.matching(blocks) for n, p in enumerate(profiles) if n != 1}
+    lengths = sorted({count for count in right.values() if count}, reverse=True)[:most]
+    assert [count for count, _ in levels] == lengths
+    assert all(told[n] == (count if count in lengths else 0) for n, count in right.items())
+    assert told[1] == 0
+    for profile in profiles:
+        profile.join(None)
+    assert not index.masks
+
+
+def test_numbers_of_those_that_left_are_used_again() -> None:
+    index, profiles = PrefixIndex(), [PrefixProfile(6) for _ in range(3)]
+    for profile in profiles:
+        profile.join(index)
+    profiles[1].join(None)
+    late = PrefixProfile(6)
+    late.join(index)
+    assert [p.number for p in (*profiles, late)] == [0, -1, 2, 1]
 
 
 def test_another_seed_is_another_prompt() -> None:
