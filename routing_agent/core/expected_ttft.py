@@ -10,7 +10,6 @@ import xxhash
 from routing_agent.core.chance import Chance
 from routing_agent.core.policy import Candidates, Pick, RouteRequest
 from routing_agent.core.replica import Replica
-from routing_agent.core.ring import load_ceiling
 from routing_agent.wire import PoolSettings
 
 # Pools up to this size are looked at whole; of larger ones those who hold most of the prompt, the
@@ -94,7 +93,7 @@ class ExpectedTtft:
                     if cost.seconds <= best.seconds + settings.session_margin_s:
                         return _stay(cost)
                     break
-        best = near_tie(costs, best, request, settings)
+        best = near_tie(costs, best, request, settings, now)
         return _told(best, had, bool(request.blocks))
 
     def terms(self, request: RouteRequest, replica: Replica, *, now: float) -> dict[str, float]:
@@ -132,12 +131,12 @@ def costs_of(
 
 
 def near_tie(
-    costs: Sequence[Cost], best: Cost, request: RouteRequest, settings: PoolSettings
+    costs: Sequence[Cost], best: Cost, request: RouteRequest, settings: PoolSettings, now: float
 ) -> Cost:
     """Give, of those that cost nearly the least, the one that every agent would name.
 
-    Of those over the load bound none is named: so a popular prefix comes to as many replicas as it
-    needs.
+    Only those are looked at that were given no more work lately than their mean: so work is even
+    where it can be had for nothing, and a popular prefix comes to as many replicas as it needs.
     """
     slack = max(settings.near_tie_s, settings.near_tie_ratio * best.ahead / best.rate)
     near = [cost for cost in costs if cost.seconds <= best.seconds + slack]
@@ -145,15 +144,11 @@ def near_tie(
         return best
     if not request.blocks:
         return min(near, key=_load)
-    ceiling = load_ceiling(
-        total_tokens=sum(cost.replica.inflight_tokens for cost in near),
-        request_tokens=request.tokens,
-        replicas=len(near),
-        bound=settings.ring_bound,
-    )
+    works = [cost.replica.prefill.recent_work(now) / cost.weight for cost in near]
+    mean = sum(works) / len(works)
     named, most = best, -1
-    for cost in near:
-        if cost.replica.inflight_tokens + request.tokens <= ceiling:
+    for cost, work in zip(near, works, strict=True):
+        if work <= mean:
             score = xxhash.xxh3_64_intdigest(cost.replica.id.encode(), request.session)
             if score > most:
                 named, most = cost, score

@@ -18,6 +18,8 @@ PRIOR_S: Final = 0.5
 MEMORY_S: Final = 60.0
 # The mean prompt is that of about the last so many.
 MEAN_OF: Final = 16
+# Of work given to a replica half is forgotten after so long, as replicas of equal cost compare it.
+WORK_HALF_LIFE_S: Final = 300.0
 # A first prompt is never believed to be further than this: an engine that stalls stays loaded.
 MOST_PROGRESS: Final = 0.9
 
@@ -36,6 +38,7 @@ class Prefill:
     """The prompts of this agent that one replica has yet to compute. Times are monotonic."""
 
     __slots__ = ("_began_at", "_measured_s", "_measured_tokens", "_number", "_waiting",
+                 "_work", "_work_at",
                  "mean_tokens", "queued_tokens", "tokens_per_s")  # fmt: skip
 
     def __init__(self) -> None:
@@ -46,6 +49,8 @@ class Prefill:
         self._measured_s = PRIOR_S
         self._waiting: dict[int, Placement] = {}  # in the order sent
         self._number = 0
+        self._work = 0.0
+        self._work_at = 0.0
         self._began_at = 0.0  # when the first of them came to be the first
 
     @property
@@ -63,8 +68,18 @@ class Prefill:
             self._began_at = now
         self._waiting[placement.number] = placement
         self.queued_tokens += placement.uncached_tokens
-        self.mean_tokens += (placement.uncached_tokens - self.mean_tokens) / MEAN_OF
+        self.count_work(placement.uncached_tokens, now)
         return placement
+
+    def count_work(self, tokens: int, now: float) -> None:
+        """Count prompt tokens that it has to compute from now on into what it did lately."""
+        self.mean_tokens += (tokens - self.mean_tokens) / MEAN_OF
+        self._work = self.recent_work(now) + tokens
+        self._work_at = now
+
+    def recent_work(self, now: float) -> float:
+        """Give the prompt tokens it was given lately, older ones counting less."""
+        return self._work * 0.5 ** ((now - self._work_at) / WORK_HALF_LIFE_S)
 
     def note_first_token(self, placement: Placement, now: float) -> None:
         """Note that a prompt is through, and learn from the time it took. Safe to call twice."""

@@ -168,8 +168,9 @@ class Oracle:
         """Remember the session; the engine tells the rest, at the next choice."""
         if flight.replica is not None:
             lifetime_s = self._pool.settings.session_lifetime_s
-            session, replica = flight.request.session, flight.replica.id
-            self._pool.sessions.note(session, replica, now=now, lifetime_s=lifetime_s)
+            session, replica = flight.request.session, flight.replica
+            self._pool.sessions.note(session, replica.id, now=now, lifetime_s=lifetime_s)
+            replica.prefill.count_work(flight.expected_uncached_tokens, now)
 
     def answered(self, flight: Flight, now: float) -> None:
         """The engine tells, at the next choice."""
