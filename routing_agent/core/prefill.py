@@ -6,6 +6,7 @@ order in which they were sent; what the first of them has behind it by now is es
 
 from __future__ import annotations
 
+from math import exp
 from typing import Final
 
 import msgspec
@@ -18,8 +19,8 @@ PRIOR_S: Final = 0.5
 MEMORY_S: Final = 60.0
 # The mean prompt is that of about the last so many.
 MEAN_OF: Final = 16
-# Of work given to a replica half is forgotten after so long, as replicas of equal cost compare it.
-WORK_HALF_LIFE_S: Final = 300.0
+# What replicas of equal cost were given is compared over about so long.
+WORK_LIFE_S: Final = 400.0
 # A first prompt is never believed to be further than this: an engine that stalls stays loaded.
 MOST_PROGRESS: Final = 0.9
 
@@ -79,7 +80,7 @@ class Prefill:
 
     def recent_work(self, now: float) -> float:
         """Give the prompt tokens it was given lately, older ones counting less."""
-        return self._work * 0.5 ** ((now - self._work_at) / WORK_HALF_LIFE_S)
+        return self._work * exp(-max(now - self._work_at, 0.0) / WORK_LIFE_S)
 
     def note_first_token(self, placement: Placement, now: float) -> None:
         """Note that a prompt is through, and learn from the time it took. Safe to call twice."""
