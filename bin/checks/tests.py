@@ -159,7 +159,7 @@ class Suite:
             command += ["--color", "yes"] if sys.stdout.isatty() else []
             environment = {**environment, skips.VARIABLE: str(file)}
             said: list[str] = []
-            code = self._stream(
+            code, cpu_s = self._stream(
                 [*command, *words], environment, said.append if aside else self._show
             )
             if file.exists():
@@ -168,7 +168,8 @@ class Suite:
         summary = next(
             (_plain(s).strip("= ") for s in reversed(said) if SUMMARY.search(_plain(s))), ""
         )
-        return Outcome(verdict="ok" if is_well else "failed", text="".join(said), why=summary)
+        why = f"{summary}, {cpu_s:.0f} s of CPU"
+        return Outcome(verdict="ok" if is_well else "failed", text="".join(said), why=why)
 
     def _show(self, line: str) -> None:
         print(line, end="", flush=True)
@@ -177,7 +178,8 @@ class Suite:
 
     def _stream(
         self, command: list[str], environment: Mapping[str, str], take: Callable[[str], None]
-    ) -> int:
+    ) -> tuple[int, float]:
+        """Run a command to its end; give its exit code and the CPU seconds it and its own took."""
         with subprocess.Popen(
             command,
             cwd=self.tools.here.root,
@@ -190,7 +192,9 @@ class Suite:
         ) as process:
             for line in process.stdout or ():
                 take(line)
-        return process.returncode
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        return process.returncode, used.ru_utime + used.ru_stime
 
 
 def _plain(line: str) -> str:
