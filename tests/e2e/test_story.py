@@ -16,8 +16,8 @@ from tests.e2e.stack import Stack, eventually
 pytestmark = [pytest.mark.e2e, pytest.mark.story, pytest.mark.slow, pytest.mark.timeout(400)]
 MODEL = "story-7b"
 CONTROL_PLANE = ("web", "worker", "beat", "redis")
-# Engines of a busy machine differ by more than a tenth although they are the same.
-LENIENT: dict[str, Any] = {"bake_s": 8, "min_requests": 60, "regression_limit": 2}
+# Engines of a busy machine differ by much more than a tenth although they are the same.
+LENIENT: dict[str, Any] = {"bake_s": 10, "min_requests": 60, "regression_limit": 10}
 FAST = ("--speed", "8", "--max-num-seqs", "64")
 
 
@@ -83,11 +83,16 @@ def rolled_out(scene: Scene, canary: str, *, stable: str = "story", **fields: An
 
 
 def reaches(scene: Scene, rollout: str, phase: str, *, limit_s: float) -> None:
-    """Wait for a phase; what it says of itself is told if it never comes."""
+    """Wait for a phase; what it says of itself is told if it ends elsewhere, or never."""
+
+    def now() -> Any:
+        return scene.operator.get(rollout)
+
     try:
-        eventually(lambda: scene.operator.get(rollout)["phase"] == phase, limit_s=limit_s)
+        eventually(lambda: now()["phase"] != "Progressing", limit_s=limit_s)
     except AssertionError as late:
-        raise AssertionError(scene.operator.get(rollout)) from late
+        raise AssertionError(now()) from late
+    assert now()["phase"] == phase, now()
 
 
 def weights(scene: Scene) -> dict[str, float]:
@@ -246,6 +251,8 @@ def test_the_configuration_is_wiped_and_comes_back_from_its_file(scene: Scene, k
     operator, client = scene.operator, scene.client(key)
     exported = operator.client.get("/api/v1/export/").text
     before = table_of(scene)
+    for rollout in operator.get("rollouts/?running=true")["results"]:
+        operator.act(f"rollouts/{rollout['id']}/abort/")  # of a chapter that ended badly
     # Without nodes there were no agents: those stay.
     operator.act("apply/", yaml="signalbox: 1\nscaling: []\n", remove=True)
     stop_all_replicas(operator)
