@@ -82,10 +82,10 @@ class Suite:
         """Give what runs beside the main pass, the longest first."""
         waiting = partial(self._measured, WAITING, f"{scratch}/waiting", aside=True)
         passes: dict[str, Callable[[], Outcome]] = {
-            "stories": partial(self._aside, *STORIES),
-            "tests end to end": partial(self._aside, *END_TO_END),
             "tests that mostly wait": waiting,
+            "stories": partial(self._aside, *STORIES),
             "tests in browsers": partial(self._aside, *IN_BROWSERS),
+            "tests end to end": partial(self._aside, *END_TO_END),
             "tests on PostgreSQL": self.on_postgresql,
             "relay compiled": self._compiled,
         }

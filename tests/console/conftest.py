@@ -65,7 +65,7 @@ class Visitor:
         """Wait for a condition of the page; asked from outside, as the page forbids `eval`."""
         deadline = time.monotonic() + 20
         while not self.tab.evaluate(condition):
-            assert time.monotonic() < deadline, f"never came true: {condition}"
+            assert time.monotonic() < deadline, f"never came true on {self.tab.url}: {condition}"
             self.tab.wait_for_timeout(20)
 
     def tick(self) -> None:

@@ -33,12 +33,12 @@ def stretch(at_most):
 
 @pytest.fixture
 def busy(pool, roll_up):
-    """Three minutes with 100, 300 and 60 requests; lengths 1,000 and 100 tokens."""
+    """Three minutes with 100, 300 and 60 requests; lengths 1,000 and 10 tokens."""
 
     def minute(ago, requests, **given):
         return roll_up(
             requests / 60, ago=timedelta(minutes=ago), step=Step.MINUTE, requests=requests,
-            prompt_tokens=1000 * requests, output_tokens=100 * requests, **given,
+            prompt_tokens=1000 * requests, output_tokens=10 * requests, **given,
         )  # fmt: skip
 
     minute(600, 10)
@@ -67,7 +67,7 @@ def test_requests_have_their_minutes_number_and_mean_length_and_come_as_fast_as_
     minutes = stretch(at_most=1000)
     trace = requests_of(minutes, factor=2.0)
     assert len(trace) == 460
-    assert {(r.prompt_tokens, r.output_tokens) for r in trace} == {(1000, 100)}
+    assert {(r.prompt_tokens, r.output_tokens) for r in trace} == {(1000, 10)}
     times = [r.at_s for r in trace]
     assert times == sorted(times)
     assert sum(30 <= at < 60 for at in times) == 300  # the second minute, twice as fast

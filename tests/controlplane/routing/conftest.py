@@ -28,6 +28,7 @@ def _own_key_and_fresh_circuits(settings: Any, tmp_path: Path) -> Iterator[None]
     settings.PUBLISH_DEBOUNCE_S = 0.001
     signing.make_key_file(settings.SIGNING_KEY_FILE)
     wake.health.open_until = 0.0
+    wake._drop_connections()  # of other folders' tests, to other brokers
     recent._store = None
     yield
     recent._store = None
