@@ -128,8 +128,9 @@ def _pip(places: Places, file: str) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as sink:
         code = subprocess.run(
+            # Compiling all that is never imported would be a third of it: imports compile their own.
             [places.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input",
-             "-r", places.root / file],
+             "--no-compile", "-r", places.root / file],
             stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
         ).returncode  # fmt: skip
     if code != 0:

@@ -180,9 +180,7 @@ def _availability(objectives: Objectives, spent: Tally, month: Budget) -> Standi
     promised = objectives.availability_ratio
     reason = "Nothing was reported this month."
     if achieved is not None:
-        reason = (
-            f"{achieved:.3%} of the time so far, promised {promised:.3%} of the month."
-        )
+        reason = f"{achieved:.3%} of the time so far, promised {promised:.3%} of the month."
         if month.state != "exhausted" and achieved < EARLY_AVAILABILITY_RATIO:
             reason += f" Below {EARLY_AVAILABILITY_RATIO:.2%}: an early warning."
     return Standing(
