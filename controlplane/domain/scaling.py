@@ -306,8 +306,10 @@ def signals_of(policy: Policy, members: Sequence[Member], demand: Demand) -> tup
 
 def _known_of(members: Sequence[Member]) -> str:
     ready = [m for m in members if m.state is State.READY and not m.is_spare]
-    known = sum(m.figures is not None for m in ready)
-    return f"mean of {known} of {len(ready)} ready replicas"
+    known = [m.figures for m in ready if m.figures is not None]
+    if known and all(f.kv_usage is None for f in known):
+        return "engines of this make do not tell it: their batches go into the utilisation"
+    return f"mean of {len(known)} of {len(ready)} ready replicas"
 
 
 def _unknown(members: Sequence[Member]) -> list[Member]:

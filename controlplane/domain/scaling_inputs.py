@@ -42,7 +42,7 @@ class Policy:
 class Figures:
     """What is freshly known of one replica's engine."""
 
-    kv_usage: float
+    kv_usage: float | None  # None: engines of its make have no such gauge
     waiting: int
     running: int = 0
     max_running: int | None = None  # None: its engine does not tell
@@ -155,7 +155,8 @@ def queue_length(members: Sequence[Member], demand: Demand) -> float | None:
 
 def mean_kv_usage(members: Sequence[Member]) -> float | None:
     """Give the mean over ready replicas whose figures are known: starting ones are not idle."""
-    known = [m.figures.kv_usage for m in _ready(members) if m.figures is not None]
+    figures = [m.figures for m in _ready(members) if m.figures is not None]
+    known = [f.kv_usage for f in figures if f.kv_usage is not None]
     return sum(known) / len(known) if known else None
 
 

@@ -42,6 +42,7 @@ STEP_S: Final = recent.STEP_S
 _FIELDS: Final = tuple(Policy.__dataclass_fields__)
 COLD_STARTS_READ: Final = 20
 LOST_AFTER_S: Final = 30.0
+WITHOUT_KV_GAUGE: Final = frozenset({"llamacpp", "tgi"})  # docs/engines.md
 ALARM_HOLDS_S: Final = 12.0  # a decision that is taken on and on is seen every five seconds
 _LOSABLE: Final = frozenset({State.LOADING, State.WARMING, State.EJECTED, State.FAILED})
 
@@ -130,7 +131,7 @@ def _seen(said: Heard) -> dict[str, list[_View]]:
 
 
 def _member(row: Replica, views: list[_View], now: datetime) -> Member:
-    figures, missing = _figures(views)
+    figures, missing = _figures(views, row.engine)
     state = State(row.state)
     is_run = row.executor == Replica.Executor.AGENT
     return Member(
@@ -156,7 +157,7 @@ def _is_silent(node: Node | None, now: datetime) -> bool:
     return seen_at is None or (now - seen_at).total_seconds() > LOST_AFTER_S
 
 
-def _figures(views: list[_View]) -> tuple[Figures | None, str]:
+def _figures(views: list[_View], engine: str) -> tuple[Figures | None, str]:
     """Give the freshest figures of an engine, or why there are none."""
     if not views:
         return None, "no agent reports it"
@@ -166,8 +167,9 @@ def _figures(views: list[_View]) -> tuple[Figures | None, str]:
     view, age_s = min(fresh, key=lambda f: f[1])
     if age_s > settings.AGENT_SILENT_AFTER_S:
         return None, view.scrape_error or f"its figures are {age_s:.0f} s old"
-    if view.kv_usage is None or view.engine_waiting is None:
-        lacks = "KV usage" if view.kv_usage is None else "queue length"
+    if view.engine_waiting is None:
+        return None, "its engine does not tell its queue length"
+    if lacks := _lacking(view, engine):
         return None, f"its engine does not tell its {lacks}"
     found = Figures(
         kv_usage=view.kv_usage,
@@ -177,6 +179,15 @@ def _figures(views: list[_View]) -> tuple[Figures | None, str]:
         age_s=age_s,
     )
     return found, ""
+
+
+def _lacking(view: wire.ReplicaReport, engine: str) -> str:
+    """Say which figure is missing that engines of this make tell, or nothing."""
+    if view.kv_usage is not None:
+        return ""
+    if engine not in WITHOUT_KV_GAUGE:
+        return "KV usage"
+    return "" if view.engine_max_running else "batch size"  # their batches stand for the cache
 
 
 # -- demand ------------------------------------------------------------------------------------

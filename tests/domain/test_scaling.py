@@ -103,6 +103,19 @@ def test_waits_in_agents_and_engines_are_one_wait():
     assert queue_wait_s(demand(None)) is None
 
 
+def test_engines_without_a_gauge_of_their_cache_go_by_waits_and_batches():
+    quiet = [member(n, figures=Figures(kv_usage=None, waiting=0, max_running=4)) for n in range(2)]
+    found = verdict(quiet, demand(9.0))
+    assert (found.wanted, found.code) == (4, "up")
+    kv = next(s for s in found.signals if s.name == "KV usage")
+    assert (kv.value, kv.pressure) == (None, 0.0)
+    assert "do not tell it" in kv.note
+    since = NOW - timedelta(seconds=301)
+    assert verdict(quiet, past=Past(below_since=since)).code == "down"
+    full = [replace(m, figures=replace(m.figures, running=4)) for m in quiet]
+    assert "utilisation 100%" in verdict(full).reason
+
+
 def test_replicas_on_their_way_count_as_capacity():
     found = verdict(pool(1, loading=1), demand(9.0))
     assert (found.wanted, found.raw, found.limit) == (2, 2, "pending")

@@ -236,6 +236,16 @@ class TestSignals:
         fleet.figures["kv_usage"] = 1.0
         assert fleet.tick().code == "up"
 
+    def test_engines_whose_make_has_no_gauge_of_its_cache_are_scaled_all_the_same(self, fleet):
+        fleet.policy(min_replicas=0, max_replicas=8)
+        make_replica(fleet.pool, executor="agent", starts=1, engine="llamacpp")
+        fleet.figures |= {"kv_usage": None, "engine_running": 4, "engine_max_running": 4}
+        assert fleet.tick().reason == "within targets: utilisation 100%"
+        fleet.figures["engine_max_running"] = None
+        held = fleet.tick()
+        assert (held.code, held.is_alarm) == ("hold", True)
+        assert "its engine does not tell its batch size" in held.reason
+
     def test_a_dead_store_holds_everything(self, fleet, redis_server):
         fleet.policy()
         fleet.settle(1)
