@@ -80,7 +80,7 @@ ALLOWED: Final[Mapping[EngineName, Mapping[str, type]]] = {
     "vllm": {
         "--block-size": int, "--enable-chunked-prefill": bool, "--enforce-eager": bool,
         "--kv-cache-dtype": str, "--kv-events-config": str, "--max-loras": int,
-        "--max-num-batched-tokens": int,
+        "--max-num-batched-tokens": int, "--max-num-seqs": int,
         "--num-gpu-blocks-override": int, "--pipeline-parallel-size": int, "--quantization": str,
         "--seed": int, "--tokenizer": str, "--tool-call-parser": str,
         "--enable-auto-tool-choice": bool, "--reasoning-parser": str,
@@ -89,12 +89,13 @@ ALLOWED: Final[Mapping[EngineName, Mapping[str, type]]] = {
         "--attention-backend": str, "--chunked-prefill-size": int, "--device": str,
         "--disable-cuda-graph": bool, "--disable-overlap-schedule": bool,
         "--grammar-backend": str, "--kv-cache-dtype": str, "--kv-events-config": str,
-        "--lora-backend": str, "--max-loras-per-batch": int, "--max-total-tokens": int,
+        "--lora-backend": str, "--max-loras-per-batch": int, "--max-running-requests": int, "--max-total-tokens": int,
         "--quantization": str, "--reasoning-parser": str, "--sampling-backend": str,
         "--schedule-policy": str, "--tool-call-parser": str,
     },
     "llamacpp": {
-        "--batch-size": int, "--flash-attn": str, "--n-gpu-layers": int, "--threads": int,
+        "--batch-size": int, "--flash-attn": str, "--n-gpu-layers": int, "--parallel": int,
+        "--threads": int,
         "--ubatch-size": int, "--cache-type-k": str, "--cache-type-v": str, "--jinja": bool,
     },
     "tgi": {
@@ -206,7 +207,8 @@ def _llamacpp(options: StartOptions) -> StartCommand:
         raise CommandRefused("llama.cpp spreads layers by itself: set gpus to 1.")
     if options.may_sleep:
         raise CommandRefused("llama.cpp cannot be put to sleep by a call: set may_sleep to false.")
-    slots = options.max_running or 1
+    asked = options.more.get("--parallel")
+    slots = asked if type(asked) is int else options.max_running or 1
     context = options.context_tokens
     words = _words(
         ("llama-server",),

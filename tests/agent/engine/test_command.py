@@ -76,6 +76,12 @@ def test_llama_cpp_is_told_the_context_of_all_slots_and_its_fixed_adapters():
     assert command.environment == {"LLAMA_API_KEY": "k"}
 
 
+def test_llama_cpp_gives_each_of_the_slots_that_a_version_asks_for_its_whole_context():
+    command = start_command("llamacpp", options(context_tokens=2048, more={"--parallel": 4}))
+    found = pairs(command)
+    assert (found["--ctx-size"], found["--parallel"]) == ("8192", "4")
+
+
 def test_tgi_and_triton_have_commands_too():
     tgi = start_command("tgi", options(adapters=AdapterOptions(fixed={"a": "/models/a"})))
     assert tgi.argv[0] == "text-generation-launcher"
