@@ -28,6 +28,7 @@ from routing_agent.control.identity import RegistrationRefused
 from routing_agent.core.attention import Attention
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.sampling import threshold
+from routing_agent.engine.kv_events import KvListener
 from routing_agent.engine.probe import Prober
 from routing_agent.engine.queue_times import QueueTimes
 from routing_agent.engine.scrape import Scraper
@@ -269,7 +270,12 @@ class Parts:
         """Give the loops that watch engines; `on_page` gets what they scrape."""
         prober = Prober(self.fleet, self.engine_client, self.chance)
         scraper = Scraper(self.fleet, self.engine_client, self.chance, on_page)
-        loops = {"prober": prober.run(), "scraper": scraper.run()}
+        kv_events = KvListener(self.fleet)
+        loops = {
+            "prober": prober.run(),
+            "scraper": scraper.run(),
+            "kv_events": kv_events.run(),
+        }
         if self.certificate is not None:
             loops["certificate"] = self.certificate.watch()
         if self.exporter is not None:

@@ -70,6 +70,12 @@ POOL_OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("--max-concurrency", "max_concurrency_per_replica", "N"),
     ("--body-limit", "body_limit_bytes", "BYTES"),
     ("--profile-blocks", "profile_blocks", "N"),
+    ("--profile-idle", "profile_idle_s", "SECONDS"),
+    ("--hit-dial", "hit_dial", "X"),
+    ("--load-dial", "load_dial", "X"),
+    ("--session-margin", "session_margin_s", "SECONDS"),
+    ("--kv-events", "kv_events", "ADDRESS"),
+    ("--kv-replay", "kv_replay", "ADDRESS"),
     ("--session-lifetime", "session_lifetime_s", "SECONDS"),
     ("--slow-start", "slow_start_s", "SECONDS"),
     ("--drain-timeout", "drain_limit_s", "SECONDS"),
@@ -79,7 +85,6 @@ POOL_OPTIONS: tuple[tuple[str, str, str], ...] = (
 # What later versions will do. Accepting the option and doing nothing would be a lie.
 NOT_YET: Mapping[str, str] = {
     "--workers": "more than one worker process",
-    "--profile-blocks": "prefix profiles",
     "--overload-policy": "falling back to another pool without a control plane",
 }
 
@@ -358,8 +363,6 @@ def pool_settings(values: Mapping[str, Any]) -> PoolSettings:
     if given.get("policy") not in (None, *get_args(PolicyName)):
         names = " ".join(get_args(PolicyName))
         raise ConfigError(f"--policy {given['policy']}: this version knows {names}")
-    if "profile_blocks" in given:
-        raise not_yet("--profile-blocks")
     try:
         return msgspec.convert(given, PoolSettings, strict=False)
     except msgspec.ValidationError as error:

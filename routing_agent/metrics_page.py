@@ -162,6 +162,7 @@ def _replicas(fleet: Fleet) -> Iterable[exposition.Family]:
     )
     for name, text in counted:
         yield exposition.counter(name, text, [(ls, getattr(r, name)) for ls, r in replicas])
+    yield from _prefixes(fleet)
     yield exposition.gauge(
         "breaker_state",
         "0 closed, 1 half open, 2 open.",
@@ -171,6 +172,40 @@ def _replicas(fleet: Fleet) -> Iterable[exposition.Family]:
         "adapter_loaded",
         "1 for each adapter that is resident on a replica.",
         [(ls | {"adapter": name}, 1) for ls, r in replicas for name in r.adapters.ours],
+    )
+
+
+def _prefixes(fleet: Fleet) -> Iterable[exposition.Family]:
+    """What choices by prefix go by, and how often sessions moved."""
+    replicas = [
+        ({"pool": name, "replica": r.id}, r)
+        for name, pool in fleet.pools.items()
+        if pool.uses_prefixes
+        for r in pool.replicas
+    ]
+    yield exposition.gauge(
+        "prefix_blocks",
+        "Blocks of prompts that a replica is believed to have cached.",
+        [(labels, len(r.profile)) for labels, r in replicas],
+    )
+    yield exposition.counter(
+        "expected_cached_prompt_tokens_total",
+        "Prompt tokens that were believed to be cached, of requests whose engine told its own.",
+        [(labels, r.cache.expected_tokens_total) for labels, r in replicas],
+    )
+    yield exposition.gauge(
+        "prefill_tokens_per_second",
+        "Prompt tokens a replica computes in a second, as learned from times to first token.",
+        [(labels, r.prefill.tokens_per_s) for labels, r in replicas],
+    )
+    yield exposition.counter(
+        "sessions_moved_total",
+        "Times a session was sent elsewhere than its last request.",
+        [
+            ({"pool": name}, pool.sessions.moved_total)
+            for name, pool in fleet.pools.items()
+            if pool.notes_placements
+        ],
     )
 
 

@@ -78,6 +78,19 @@ TEXTS: Final[Mapping[str, Text]] = {
         "blocks",
         "Most prefix blocks remembered of a replica; empty means as many as its KV cache holds.",
     ),
+    "kv_events": (
+        _SCRAPING,
+        "KV events",
+        "",
+        "Where engines publish what their KV caches hold: tcp://{host}:5557 or, with several on a"
+        " host, tcp://{host}:{port+1000}. Empty: not followed.",
+    ),
+    "kv_replay": (
+        _SCRAPING,
+        "KV replay",
+        "",
+        "Where engines repeat what an agent missed of these events. Empty: nowhere.",
+    ),
     "kv_soft_usage": (
         _SCRAPING,
         "KV usage, soft",

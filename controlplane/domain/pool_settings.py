@@ -42,7 +42,7 @@ class Setting:
     allowed: str
     help: str
     choices: tuple[str, ...] = ()
-    kind: str = "number"  # number, whole, choice, list
+    kind: str = "number"  # number, whole, choice, text, list
     optional: bool = False  # may be None
 
 
@@ -74,6 +74,8 @@ def _describe(field: inspect.Field) -> Setting:
     elif isinstance(kind, (inspect.IntType, inspect.FloatType)):
         allowed = _range_of(kind)
         word = "whole" if isinstance(kind, inspect.IntType) else "number"
+    elif isinstance(kind, inspect.StrType):
+        allowed, word = "tcp://HOST:PORT or ipc:///PATH, or empty", "text"
     else:
         allowed, word = "a list of paths such as /v1/audio/speech", "list"
     return Setting(

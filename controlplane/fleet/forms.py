@@ -52,7 +52,7 @@ def parsed(setting: Setting, text: str) -> Any:
         return () if setting.kind == "list" else None if setting.optional else setting.default
     if setting.kind == "list":
         return tuple(text.replace(",", " ").split())
-    if setting.kind == "choice":
+    if setting.kind in ("choice", "text"):
         return text
     try:
         return int(text) if setting.kind == "whole" else float(text)

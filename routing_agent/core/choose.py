@@ -24,6 +24,7 @@ from routing_agent.core.load_policies import (
 from routing_agent.core.policy import Candidates, Policy, Route
 from routing_agent.core.policy import RouteRequest as RouteRequest
 from routing_agent.core.replica import Replica
+from routing_agent.wire import PREFIX_POLICIES as PREFIX_POLICIES
 from routing_agent.wire import Candidate, PolicyName
 
 FULL: Final = "full: at its concurrency ceiling"
@@ -120,5 +121,3 @@ POLICIES: Final[dict[PolicyName, Policy]] = {
     "cache_aware": CacheAware(),
     "expected_ttft": ExpectedTtft(),
 }
-# Policies that look at a prompt's blocks; for the others nobody needs to hash.
-PREFIX_POLICIES: Final = frozenset(("cache_aware", "expected_ttft"))

@@ -10,6 +10,7 @@ from routing_agent.core.chance import EvenOdds
 from routing_agent.core.choose import POLICIES, RouteRequest, choose, exclusion
 from routing_agent.core.complexity import class_of, features, score
 from routing_agent.core.fleet import Fleet, PoolState
+from routing_agent.core.prefix import chain, chain_root, user_turn
 from routing_agent.core.replica import Replica
 from routing_agent.core.shapes import shape_of
 from routing_agent.core.table import Model, SessionKind, Table, session_hash
@@ -53,7 +54,7 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
     kind: SessionKind = "named" if request.session else "found"
     key = (request.session or request.prompt).encode()
     session = session_hash(fleet.table.hash_seed, request.tenant, kind, key, adapter=adapter)
-    ratio = fleet.ratios.ratio(model.name, model.bytes_per_token)
+    ratio = fleet.bytes_per_token(model)
     prompt = load.prompt_tokens(len(request.prompt.encode()), ratio)
     if model.has_shapes:
         limit = shape_of(model.limits, prompt)
@@ -65,7 +66,11 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
         pool = pool_holding(fleet.pools, model, pool, adapter) or pool
     tokens = prompt + load.output_tokens(request.max_tokens)
     cursor = pool.cursor  # asking must not take anybody's turn
-    asked = RouteRequest(tokens=tokens, session=session, adapter=adapter)
+    asked = RouteRequest(tokens=tokens, session=session, adapter=adapter, prompt_tokens=prompt)
+    if pool.uses_prefixes:
+        root = chain_root(fleet.table.hash_seed, pool.pool.version, adapter)
+        asked.blocks = chain(user_turn(request.prompt), root, fleet.table.block_bytes)
+        asked.block_tokens = fleet.table.block_bytes / ratio
     choice = choose(asked, pool, now=now, chance=EvenOdds(), explain=True)
     pool.cursor = cursor
     return Explanation(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from routing_agent.core.ejection import may_eject
 from routing_agent.core.fairness import FairShares
@@ -20,8 +21,13 @@ from routing_agent.core.retries import RetryBudget
 from routing_agent.core.ring import Ring
 from routing_agent.core.sessions import Sessions
 from routing_agent.core.shapes import ShapeMemory, TokenRatios
-from routing_agent.core.table import Table, compile_table
-from routing_agent.wire import Endpoint, Pool, RoutingTable, Tenant
+from routing_agent.core.table import Model, Table, compile_table
+from routing_agent.wire import PREFIX_POLICIES, Endpoint, Pool, RoutingTable, Tenant
+
+# What an engine may have less of a prompt than it was believed to, before that means that it has
+# dropped some: its blocks end elsewhere than ours, and tokens are not spread evenly.
+MISSING_BLOCKS: Final = 3
+MISSING_RATIO: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +50,14 @@ class PoolState:
         "budget",
         "cursor",
         "index",
+        "notes_placements",
         "numbered",
         "pool",
         "replicas",
         "sessions",
         "settings",
         "shares",
+        "uses_prefixes",
     )
 
     def __init__(self, pool: Pool, replicas: Iterable[Replica], *, seed: int, now: float) -> None:
@@ -68,6 +76,9 @@ class PoolState:
         self.replicas = list(replicas)
         self._replicas_by_id = {r.id: r for r in self.replicas}
         self._number()
+        has_several, policy = len(self.replicas) > 1, pool.settings.policy
+        self.uses_prefixes = has_several and policy in PREFIX_POLICIES
+        self.notes_placements = self.uses_prefixes or (has_several and policy == "consistent_hash")
         self._ring: Ring | None = None  # built when first needed
         self._seed = seed
 
@@ -97,14 +108,56 @@ class PoolState:
         """
         lifetime_s = self.settings.session_lifetime_s
         self.sessions.note(request.session, replica.id, now=now, lifetime_s=lifetime_s)
-        matching = 0
+        matching, tail_used_at = 0, 0.0
         if request.blocks:
             matching = replica.profile.matching(request.blocks)
+            if matching:
+                tail_used_at = replica.profile.used_at(request.blocks[matching - 1])
             replica.fit_profile(request.block_tokens)
             replica.profile.insert(request.blocks, now)
             replica.profile.expire(now - self.settings.profile_idle_s)
         uncached = round(request.uncached_tokens(matching))
-        return replica.prefill.place(uncached, now, shows_first_token=shows_first_token)
+        placement = replica.prefill.place(uncached, now, shows_first_token=shows_first_token)
+        placement.matching, placement.tail_used_at = matching, tail_used_at
+        return placement
+
+    def note_counted(
+        self,
+        request: RouteRequest,
+        replica: Replica,
+        placement: Placement,
+        *,
+        prompt_tokens: int,
+        cached_tokens: int | None,
+    ) -> None:
+        """Compare what a replica was believed to have cached with what its engine counted.
+
+        Engines drop what was not used for longest: where a block was missing, all that was last
+        used before it is gone too, and is forgotten here. `None`: the engine did not say, which is
+        a zero (vLLM leaves zeros out) once it has said so of another request.
+        """
+        if cached_tokens is not None:
+            replica.cache.tells_cached = True
+        elif not replica.cache.tells_cached:
+            return
+        expected = min(placement.matching * request.block_tokens, float(request.prompt_tokens))
+        replica.cache.expected_tokens_total += round(expected)
+        if not placement.matching or not prompt_tokens:
+            return
+        share = (cached_tokens or 0) / prompt_tokens
+        found = share * request.prompt_tokens / request.block_tokens
+        if placement.matching - found > MISSING_BLOCKS + MISSING_RATIO * placement.matching:
+            replica.profile.expire(placement.tail_used_at)
+
+    def has_choice(self, now: float) -> bool:
+        """Say whether more than one replica may take requests."""
+        found = 0
+        for replica in self.replicas:
+            if not replica.blocked or not replica.exclusion(now):
+                found += 1
+                if found > 1:
+                    return True
+        return False
 
     def usable(self, now: float) -> int:
         """Count the replicas that may take requests."""
@@ -161,6 +214,11 @@ class Fleet:
         if gate is None:
             gate = self.gates[tenant.name] = TenantGate(tenant.limits, now)
         return gate
+
+    def bytes_per_token(self, model: Model) -> float:
+        """Give how many bytes of a prompt make a token: learned where lengths decide on pools."""
+        told = model.bytes_per_token
+        return self.ratios.ratio(model.name, told) if model.has_shapes else told
 
     def forget_empty(self) -> None:
         """Drop removed replicas whose last request has ended."""

@@ -33,6 +33,8 @@ class Placement(msgspec.Struct, eq=False):
     number: int
     shows_first_token: bool = True  # a stream does; a plain answer comes when all is over
     is_waiting: bool = True
+    matching: int = 0  # blocks that the replica was believed to hold
+    tail_used_at: float = 0.0  # when the last of those had last been used
 
 
 class Prefill:

@@ -14,6 +14,10 @@ import xxhash
 # Of a longer prompt only the beginning is looked at: 2 MiB at 256 bytes a block, some 500,000
 # tokens. What lies behind it is computed by whichever replica holds so much.
 MAX_BLOCKS: Final = 8192
+# What stands before each message of a canonical prompt and before each part of one. Neither occurs
+# in JSON outside of strings, nor, unescaped, inside of one.
+PART: Final = b"\x00"
+INSIDE: Final = b"\x01"
 
 
 def chain_root(seed: int, version: str, adapter: str = "", salt: bytes = b"") -> int:
@@ -25,6 +29,11 @@ def chain_root(seed: int, version: str, adapter: str = "", salt: bytes = b"") ->
     return xxhash.xxh3_64_intdigest(
         b"%b\x00%b\x00%b" % (version.encode(), adapter.encode(), salt), seed
     )
+
+
+def user_turn(text: str) -> bytes:
+    """Give the canonical prompt of a conversation that begins with this text of a user."""
+    return b"%buser%b%b" % (PART, INSIDE, text.encode())
 
 
 def chain(prompt: bytes, root: int, block_bytes: int) -> list[int]:

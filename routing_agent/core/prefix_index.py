@@ -50,7 +50,8 @@ class PrefixIndex:
                     high = middle - 1
             if not low:
                 break
-            beyond = masks[blocks[low - 1]]
-            found.append((low, beyond))
+            beyond = masks.get(blocks[low - 1], 0)  # 0: an engine dropped it before what follows
+            if beyond:
+                found.append((low, beyond))
             depth = low - 1
         return found

@@ -53,6 +53,10 @@ class PrefixProfile:
     def __contains__(self, block: int) -> bool:
         return block in self._used_at
 
+    def used_at(self, block: int) -> float:
+        """Tell when a known block was last used; 0 for one that is not."""
+        return self._used_at.get(block, 0.0)
+
     def matching(self, blocks: Sequence[int]) -> int:
         """Count the leading blocks that are known; about log2 of them are looked up."""
         known = self._used_at

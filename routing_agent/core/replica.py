@@ -8,12 +8,13 @@ from __future__ import annotations
 from math import ceil
 from typing import Final, Literal
 
+from routing_agent.core.cache_notes import CacheNotes
 from routing_agent.core.ejection import Breaker
 from routing_agent.core.figures import EngineFigures as EngineFigures
 from routing_agent.core.prefill import Prefill
 from routing_agent.core.profile import DEFAULT_CAPACITY_TOKENS, PrefixProfile
 from routing_agent.core.residence import Residence
-from routing_agent.wire import Endpoint, PoolSettings, ReplicaReport
+from routing_agent.wire import PREFIX_POLICIES, Endpoint, PoolSettings, ReplicaReport
 
 Health = Literal["unknown", "healthy", "unhealthy"]
 
@@ -36,7 +37,7 @@ HUNG: Final = "hung"
 class Replica:
     """The mutable runtime of one replica. All times are monotonic seconds of this agent."""
 
-    __slots__ = ("adapters", "blocked", "breaker", "cached_prompt_tokens_total", "ceiling",
+    __slots__ = ("adapters", "blocked", "breaker", "cache", "cached_prompt_tokens_total", "ceiling",
                  "doubts", "ejections_total", "endpoint", "engine_version", "errors_total",
                  "figures", "health", "health_reason", "id", "inflight_at_scrape",
                  "inflight_requests", "inflight_tokens", "is_gone", "kv_capacity_tokens",
@@ -74,11 +75,10 @@ class Replica:
         self.is_gone = False  # no longer in the newest table
         self.leaving_at: float | None = None  # since when it drains or is gone from the table
         self.ramp_from: float | None = None  # start of slow start; None = at full weight
-        self.requests_total = 0
-        self.errors_total = 0
-        self.ejections_total = 0
+        self.requests_total = self.errors_total = self.ejections_total = 0
         self.prompt_tokens_total = 0
         self.cached_prompt_tokens_total = 0
+        self.cache = CacheNotes()
         self.output_tokens_total = 0
         self.adapters = Residence()
         self.profile = PrefixProfile()
@@ -190,6 +190,7 @@ class Replica:
         self.adapters.note_restart(now)
         self.profile.clear()
         self.prefill.clear()
+        self.cache.tells_cached = False
         self._judge()
 
     def note_process(self, started_at: float | None) -> bool:
@@ -334,6 +335,9 @@ class Replica:
             cached_prompt_tokens_total=self.cached_prompt_tokens_total,
             output_tokens_total=self.output_tokens_total,
             preemptions_total=self.figures.preemptions_total,
+            prefix=self.cache.report(self.profile, self.prefill, now)
+            if self.settings.policy in PREFIX_POLICIES
+            else None,
             adapters=self.adapters.ours,
             adapter_states=self.adapters.report(now),
         )

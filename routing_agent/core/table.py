@@ -96,6 +96,7 @@ class Table:
     epoch: int
     digest: str
     hash_seed: int
+    block_bytes: int
     open_access: bool
     models: Mapping[str, Model]  # by public name
     names: Mapping[str, Model]  # by public name or alias
@@ -153,6 +154,7 @@ class _Compiler:
             epoch=table.epoch,
             digest=table.digest,
             hash_seed=table.hash_seed,
+            block_bytes=table.block_bytes,
             open_access=table.open_access,
             models=models,
             names=names,

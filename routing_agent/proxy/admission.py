@@ -96,10 +96,7 @@ def find_destination(
             )
         )
     session = session_of(table, caller.tenant, request, session_header)
-    ratio = model.bytes_per_token
-    if model.has_shapes:
-        ratio = fleet.ratios.ratio(model.name, ratio)
-    prompt = load.prompt_tokens(request.prompt_bytes, ratio)
+    prompt = load.prompt_tokens(request.prompt_bytes, fleet.bytes_per_token(model))
     pool = fleet.pools[_pool_name(fleet, model, session, prompt)]
     if adapter is not None:
         pool = _pool_holding(fleet, model, pool, adapter)

@@ -81,7 +81,12 @@ class RetriedRequest(HeldRequest):
         self.wasted_tokens = failed.tokens
         self.tries[-1].next = f"asks '{destination.model.name}' instead"
         self._pool = destination.pool
-        self._route_request = RouteRequest(destination.charge_tokens, destination.session)
+        self._route_request = RouteRequest(
+            destination.charge_tokens,
+            destination.session,
+            prompt_tokens=destination.prompt_tokens,
+        )
+        self._know_prefix(destination.pool, now)
         self._dispatch(now)
 
     def _may_continue(self, attempt: Attempt, pool: PoolState, now: float) -> bool:

@@ -12,6 +12,8 @@ from typing import Final, Literal, Protocol
 from routing_agent.core.engine_errors import Kind
 from routing_agent.core.engine_traits import linger_s
 from routing_agent.core.fleet import PoolState
+from routing_agent.core.policy import RouteRequest
+from routing_agent.core.prefill import Placement
 from routing_agent.core.replica import Replica
 from routing_agent.core.retries import Failure
 from routing_agent.proxy.answer import Client, Failed, PlainAnswer, StreamAnswer, answer_for
@@ -77,7 +79,7 @@ class Attempt:
 
     __slots__ = ("_connecting", "_head", "_is_over", "_patience", "_raced", "_sent_at", "_tokens",
                  "_trial", "adapter", "answer", "body", "connect_s", "connection", "first_token_at",
-                 "link", "owner", "pool", "replica", "started_at",
+                 "link", "owner", "placement", "pool", "replica", "started_at",
                  "tee")  # fmt: skip
 
     def __init__(
@@ -92,6 +94,7 @@ class Attempt:
         self.first_token_at: float | None = None
         self.started_at = now
         self.pool = pool
+        self.placement: Placement | None = None  # where the pool's policy looks at prefixes
         self._connecting: asyncio.Task[None] | None = None
         self._head = b""
         self.body = b""
@@ -116,6 +119,13 @@ class Attempt:
         else:
             self._send(connection, self.started_at)
 
+    def place(self, request: RouteRequest, now: float, *, shows_first_token: bool) -> None:
+        """Note what the replica was given to compute, unless all is over already."""
+        if not self._is_over:
+            self.placement = self.pool.note_placed(
+                request, self.replica, now=now, shows_first_token=shows_first_token
+            )
+
     def stop(self, verdict: Verdict, now: float, *, reuse: bool = False) -> None:
         """Give back everything this attempt holds; `reuse` keeps the connection."""
         if self._is_over:
@@ -125,6 +135,8 @@ class Attempt:
         self._give_back(verdict)
         if self.adapter:
             replica.adapters.end(self.adapter)
+        if self.placement is not None:
+            replica.prefill.give_up(self.placement, now)
         if verdict == "good":
             replica.note_success(now, trial=self._trial)
         elif verdict == "bad":
@@ -207,7 +219,9 @@ class Attempt:
                 answer.choices = owner.request.choices
         failed = answer.arrived(connection)
         if self.first_token_at is None and answer.has_token:
-            self.first_token_at = monotonic()
+            self.first_token_at = now = monotonic()
+            if self.placement is not None:
+                self.replica.prefill.note_first_token(self.placement, now)
         if failed is not None:
             self._note_refusal(failed)
             self.owner.attempt_failed(failed)

@@ -95,8 +95,14 @@ class Exchange(RetriedRequest):
         self.destination = destination
         self._pool = destination.pool
         self._route_request = RouteRequest(
-            destination.charge_tokens, destination.session, adapter=request.adapter
+            destination.charge_tokens,
+            destination.session,
+            adapter=request.adapter,
+            prompt_tokens=destination.prompt_tokens,
         )
+        if destination.pool.uses_prefixes:
+            self._know_prefix(destination.pool, now)
+        request.envelope = None
         self.strip_usage = (
             request.is_stream and not request.wants_usage and path in USAGE_ON_REQUEST
         )
@@ -148,6 +154,7 @@ class Exchange(RetriedRequest):
             return False
         self._fallen_back = True
         self._pool = fallback
+        self._know_prefix(fallback, monotonic())
         self.proxy.metrics.shed(pool.pool, "fallback")
         return True
 
@@ -204,6 +211,9 @@ class Exchange(RetriedRequest):
         link = self.proxy.link(replica)
         self.attempt = Attempt(self, pool, link, tokens=request.tokens, now=now)
         self.attempt.start(*self._outgoing(pool, link.head()))
+        if pool.notes_placements and self.attempt is not None:
+            is_stream = self.request is not None and self.request.is_stream
+            self.attempt.place(request, now, shows_first_token=is_stream and self.generates)
         if pool.pool.shadow is not None or self.copy is not None:
             self.proxy.shadows.bound(self, pool, self._body)
         if self.attempt.connection is None and not self._is_finished:

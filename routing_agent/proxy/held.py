@@ -28,7 +28,8 @@ from routing_agent.proxy import admission, ids, life, outcome, tracing
 from routing_agent.proxy.answer import Failed
 from routing_agent.proxy.attempt import Attempt
 from routing_agent.proxy.errors import ErrorAnswer
-from routing_agent.proxy.request import ParsedRequest
+from routing_agent.proxy.prompt import CACHED_PATHS, chained
+from routing_agent.proxy.request import ParsedRequest, envelope_of
 from routing_agent.proxy.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class HeldRequest:
     _limit: Limit = "end_to_end"
     _pause: asyncio.TimerHandle | None = None
     _pool: PoolState | None = None
+    canonical_bytes = 0  # of the prompt whose blocks the choice knew
     queued_at: float | None = None
     refusals = 0  # attempts that ended because the engine was full
     _route_request: RouteRequest | None = None
@@ -277,11 +279,30 @@ class HeldRequest:
         self._finish(200, "", monotonic())
 
     def _note_tokens(self, record: FinishedRequest) -> None:
-        replica = self.bound_to
-        if replica is not None:
-            replica.prompt_tokens_total += record.prompt_tokens
-            replica.cached_prompt_tokens_total += record.cached_prompt_tokens
-            replica.output_tokens_total += record.output_tokens
+        attempt, asked = self.attempt, self._route_request
+        if attempt is None:
+            return
+        replica = attempt.replica
+        replica.prompt_tokens_total += record.prompt_tokens
+        replica.cached_prompt_tokens_total += record.cached_prompt_tokens
+        replica.output_tokens_total += record.output_tokens
+        if attempt.placement is not None and asked is not None:
+            outcome.note_counted(self, attempt, asked)
+
+    def _know_prefix(self, pool: PoolState, now: float) -> None:
+        """Take the prompt's blocks along where the pool's choice is by them, and there is one."""
+        to, request, table = self.destination, self._route_request, self.proxy.fleet.table
+        if to is None or request is None or table is None or self.request is None:
+            return
+        request.blocks = ()
+        if not (pool.uses_prefixes and self.incoming.path in CACHED_PATHS and pool.has_choice(now)):
+            return
+        envelope = self.request.envelope or envelope_of(self._body)
+        if envelope is not None:
+            request.blocks, self.canonical_bytes = chained(
+                envelope, table, version=pool.pool.version, adapter=request.adapter
+            )
+            request.block_tokens = table.block_bytes / self.proxy.fleet.bytes_per_token(to.model)
 
     def _note_path(self, to: admission.Destination, record: FinishedRequest) -> None:
         """Count how it was decided who answers, and learn what a token of its model weighs."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from routing_agent.core.deadlines import Limit
+from routing_agent.core.kv_view import Ended
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.replica import Replica
 from routing_agent.core.retries import Failure
 from routing_agent.metrics import FinishedRequest
@@ -142,6 +144,30 @@ def record(
         tpot_s=(now - first) / (output - 1) if first is not None and output > 1 else None,
         e2e_s=now - received,
     )
+
+
+def note_counted(exchange: HeldRequest, attempt: Attempt, request: RouteRequest) -> None:
+    """Hold the engine's own count against what its replica was believed to have cached."""
+    placement, replica = attempt.placement, attempt.replica
+    usage = None if attempt.answer is None else attempt.answer.usage
+    counted = None if usage is None else usage.prompt()
+    if placement is None or usage is None or counted is None:
+        return
+    cached = usage.cached()
+    attempt.pool.note_counted(
+        request, replica, placement, prompt_tokens=counted, cached_tokens=cached
+    )
+    if replica.cache.view is not None and attempt.first_token_at is not None:
+        replica.cache.view.note_ended(
+            Ended(
+                blocks=request.blocks,
+                prompt_bytes=exchange.canonical_bytes,
+                prompt_tokens=counted,
+                cached_tokens=cached or 0,
+                sent_at=attempt.started_at,
+                first_token_at=attempt.first_token_at,
+            )
+        )
 
 
 def _tokens(exchange: HeldRequest) -> tuple[int, int, int, bool]:

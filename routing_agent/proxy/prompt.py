@@ -17,16 +17,24 @@ from typing import Final
 import msgspec
 import xxhash
 
+from routing_agent.core.prefix import INSIDE, PART, chain, chain_root
+from routing_agent.core.table import Table
 from routing_agent.proxy.envelope import NO_RAW, ChatMessage, Envelope, Part
 
 # Calls whose prompts engines keep in their prefix caches.
 CACHED_PATHS: Final = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
-# Neither occurs in JSON outside of strings, nor, unescaped, inside of one.
-_PART: Final = b"\x00"
-_INSIDE: Final = b"\x01"
 _CLOSING: Final = (b'"', b"]")
+
+
+def chained(
+    envelope: Envelope, table: Table, *, version: str, adapter: str
+) -> tuple[list[int], int]:
+    """Give the chain of a prompt's blocks, and how many bytes its canonical form has."""
+    prompt = canonical(envelope)
+    root = chain_root(table.hash_seed, version, adapter, salt_of(envelope))
+    return chain(prompt, root, table.block_bytes), len(prompt)
 
 
 def canonical(envelope: Envelope) -> bytes:
@@ -35,7 +43,7 @@ def canonical(envelope: Envelope) -> bytes:
     for raw in (envelope.tools, envelope.system, envelope.instructions):
         if raw is not NO_RAW:
             pieces.append(bytes(raw))
-            pieces.append(_PART)
+            pieces.append(PART)
     for raw in (envelope.prompt, envelope.input):
         if raw is not NO_RAW:
             pieces.append(_open_ended(bytes(raw)))
@@ -53,18 +61,18 @@ def salt_of(envelope: Envelope) -> bytes:
 
 
 def _add_message(pieces: list[bytes], message: ChatMessage) -> None:
-    pieces.append(_PART)
+    pieces.append(PART)
     pieces.append(message.role.encode())
     content = message.content
     if isinstance(content, str):
-        pieces.append(_INSIDE)
+        pieces.append(INSIDE)
         pieces.append(content.encode())
     elif content is not None:
         for part in content:
-            pieces.append(_INSIDE)
+            pieces.append(INSIDE)
             _add_part(pieces, part)
     if message.tool_calls is not NO_RAW:
-        pieces.append(_INSIDE)
+        pieces.append(INSIDE)
         pieces.append(bytes(message.tool_calls))
 
 

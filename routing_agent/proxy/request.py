@@ -53,6 +53,7 @@ class ParsedRequest(msgspec.Struct):
     choices: int = 1
     lora: str | None = None  # the adapter, where it is named beside the model
     adapter: str = ""  # what engines know the adapter by, once it was found
+    envelope: Envelope | None = None  # until it is known whether its prompt matters for the choice
 
 
 def parse(body: bytes, path: str) -> ParsedRequest:
@@ -87,6 +88,7 @@ def parse(body: bytes, path: str) -> ParsedRequest:
         max_tokens=_max_tokens(envelope),
         choices=max(envelope.n or 1, 1),
         lora=lora,
+        envelope=envelope,
     )
 
 
@@ -223,12 +225,19 @@ def _part(part: Part, *, with_text: bool) -> tuple[int, bytes]:
     return len(text), text if with_text else b""
 
 
+def envelope_of(body: bytes) -> Envelope | None:
+    """Read a body once more; None if it is in a shape that only the engine may judge."""
+    try:
+        return ENVELOPE.decode(body)
+    except msgspec.MsgspecError:
+        return None
+
+
 def last_text(body: bytes) -> tuple[int, bool, str]:
     """Give a conversation's messages, whether it offers tools, and the text of the last message."""
-    try:
-        envelope = ENVELOPE.decode(body)
-    except msgspec.MsgspecError:
-        return 1, False, ""  # in a shape that the engine may judge
+    envelope = envelope_of(body)
+    if envelope is None:
+        return 1, False, ""
     has_tools = envelope.tools is not NO_RAW and bytes(envelope.tools) not in _NOTHING
     messages = envelope.messages
     if not messages:

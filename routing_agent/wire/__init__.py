@@ -146,6 +146,9 @@ from routing_agent.wire.nodes import (
     RegisterRequest as RegisterRequest,
 )
 from routing_agent.wire.pool_settings import (
+    PREFIX_POLICIES as PREFIX_POLICIES,
+)
+from routing_agent.wire.pool_settings import (
     PolicyName as PolicyName,
 )
 from routing_agent.wire.pool_settings import (
@@ -162,6 +165,9 @@ from routing_agent.wire.reports import (
 )
 from routing_agent.wire.reports import (
     PoolWaiting as PoolWaiting,
+)
+from routing_agent.wire.reports import (
+    PrefixReport as PrefixReport,
 )
 from routing_agent.wire.reports import (
     ReplicaReport as ReplicaReport,

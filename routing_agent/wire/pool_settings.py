@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -18,6 +18,11 @@ PolicyName = Literal[
     "cache_aware",
     "expected_ttft",
 ]
+
+
+# Policies that look at a prompt's blocks; for the others nobody needs to hash.
+PREFIX_POLICIES: Final = frozenset(("cache_aware", "expected_ttft"))
+KV_ADDRESS: Final = r"^$|^(tcp://[^\s/]+:[^\s/]+|ipc:///[^\s]+)$"
 
 
 class PoolSettings(Message, frozen=True, kw_only=True):
@@ -39,6 +44,10 @@ class PoolSettings(Message, frozen=True, kw_only=True):
     near_tie_s: Annotated[float, Meta(ge=0)] = 0.05
     profile_idle_s: Seconds = 1200.0
     profile_blocks: Count | None = None  # None: as many as the replica's KV cache really holds
+    # Where an engine publishes what its KV cache holds (ZMQ), with {host} and {port} or {port+N} of
+    # its own address; "": not followed. And where it repeats what was missed.
+    kv_events: Annotated[str, Meta(pattern=KV_ADDRESS)] = ""
+    kv_replay: Annotated[str, Meta(pattern=KV_ADDRESS)] = ""
     kv_soft_usage: Ratio = 0.85
     kv_hard_usage: Ratio = 0.95
     scrape_interval_s: Seconds = 1.0

@@ -15,6 +15,19 @@ from routing_agent.wire.nodes import NodeFacts
 from routing_agent.wire.shadows import ShadowPair
 
 
+class PrefixReport(Message, frozen=True, kw_only=True):
+    """What one agent knows of a replica's prefix cache and prefill; counters as in the report."""
+
+    blocks: Count = 0  # believed to be cached, of `RoutingTable.block_bytes` each
+    capacity_blocks: Count = 0
+    prefill_tokens_per_s: Annotated[float, Meta(ge=0)] = 0.0
+    waiting_prompts: Count = 0
+    backlog_tokens: Count = 0  # of their tokens, what is still to be computed
+    # Of prompts whose engine told how much was cached: what the profile had expected.
+    expected_cached_tokens_total: Count = 0
+    kv_events: str = ""  # how far its engine's KV events are followed; "" = not
+
+
 class ReplicaReport(Message, frozen=True, kw_only=True):
     """One replica as one agent sees it; counters run since `Report.started_at`."""
 
@@ -42,6 +55,9 @@ class ReplicaReport(Message, frozen=True, kw_only=True):
     cached_prompt_tokens_total: Count = 0
     output_tokens_total: Count = 0
     preemptions_total: Count | None = None
+    # What this agent believes of its prefix cache and of the prompts that wait there for their
+    # first token; `None`: its pool's policy does not look at prefixes, or an older agent.
+    prefix: PrefixReport | None = None
     adapters: tuple[str, ...] = ()  # what its engine was seen to list: our served names only
     adapter_states: tuple[AdapterState, ...] = ()  # told by the agent on its node alone
 

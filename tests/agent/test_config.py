@@ -54,6 +54,13 @@ def test_every_option_sets_its_setting():
         "--queue-deadline": "6",
         "--max-concurrency": "9",
         "--body-limit": "2048",
+        "--profile-blocks": "500",
+        "--profile-idle": "50",
+        "--hit-dial": "2",
+        "--load-dial": "1.5",
+        "--session-margin": "0.2",
+        "--kv-events": "tcp://{host}:{port+1000}",
+        "--kv-replay": "ipc:///run/kv/{port}",
         "--session-lifetime": "60",
         "--slow-start": "0",
         "--drain-timeout": "30",
@@ -62,9 +69,8 @@ def test_every_option_sets_its_setting():
     settings = serve_config([*WORKERS, *(w for pair in words.items() for w in pair)]).role.settings
     unchanged = PoolSettings()
     for option, name, _ in POOL_OPTIONS:
-        if option != "--profile-blocks":
-            assert getattr(settings, name) != getattr(unchanged, name), option
-            assert str(getattr(settings, name)).removesuffix(".0") == words[option]
+        assert getattr(settings, name) != getattr(unchanged, name), option
+        assert str(getattr(settings, name)).removesuffix(".0") == words[option]
 
 
 def test_the_drain_limit_is_one_and_the_same():
@@ -75,7 +81,7 @@ def test_the_drain_limit_is_one_and_the_same():
     ("words", "why"),
     [
         (["--workers", "2"], "--workers: this version cannot do it yet"),
-        (["--profile-blocks", "5"], "--profile-blocks: this version cannot do it yet"),
+        (["--kv-events", "http://a"], "--kv-events"),
         (["--overload-policy", "fallback"], "--overload-policy: this version cannot do it yet"),
         (["--policy", "best"], "this version knows round_robin"),
         (["--ttft-timeout", "0"], "--ttft-timeout"),

@@ -28,7 +28,7 @@ def settings_table() -> str:
 
 
 def _shown(value: object) -> str:
-    if value is None:
+    if value is None or value == "":
         return "none"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))

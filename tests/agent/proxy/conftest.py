@@ -95,6 +95,7 @@ class Rig:
         """Check that every charge, place and queue was given back exactly."""
         for replica in (*self.fleet.replicas.values(), *self.fleet.leaving):
             assert (replica.inflight_requests, replica.inflight_tokens) == (0, 0), replica.id
+            assert replica.prefill.waiting == 0
             assert not replica.breaker.trial_running
         for gate in self.fleet.gates.values():
             assert gate.running == 0
