@@ -128,7 +128,7 @@ def _pip(places: Places, file: str) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as sink:
         code = subprocess.run(
-            # Compiling all that is never imported would be a third of it: imports compile their own.
+            # Imports compile what they need; compiling all would be a third of the work.
             [places.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input",
              "--no-compile", "-r", places.root / file],
             stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
