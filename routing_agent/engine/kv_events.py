@@ -125,7 +125,7 @@ class Follower:
             self._restarted()
             how = "next" if number == 0 else "gap"
         if how == "gap":
-            await self._catch_up(context, 0 if self.last is None else self.last + 1)
+            await self._catch_up(context, self.last or 0)
             how = judge_arrival(number, batch.at, last=self.last, last_at=self.last_at)
             if how == "again":
                 return
@@ -167,9 +167,19 @@ class Follower:
             self.view.apply(event, now)
 
     async def _catch_up(self, context: zmq.asyncio.Context, start: int) -> None:
-        """Ask for all messages from `start` on; what comes in unbroken order is taken over."""
+        """Ask for all messages from `start` on; what comes in unbroken order is taken over.
+
+        The last one that is known is asked for again: if another has its number, the engine
+        counts anew and has passed it already, and all of its messages are asked for.
+        """
         if not self.address.replay:
             return
+        if await self._replay(context, start):
+            self._restarted()
+            await self._replay(context, 0)
+
+    async def _replay(self, context: zmq.asyncio.Context, start: int) -> bool:
+        """Take over what is repeated; true as soon as it is of another process."""
         try:
             async with (
                 asyncio.timeout(REPLAY_LIMIT_S),
@@ -179,18 +189,16 @@ class Follower:
                 while True:
                     frames = await socket.recv_multipart()
                     if len(frames) < 3 or frames[-2] == END_OF_REPLAY:
-                        return
-                    self._replayed(sequence_of(frames[-2]), read_batch(frames[-1]))
+                        return False
+                    number, batch = sequence_of(frames[-2]), read_batch(frames[-1])
+                    how = judge_arrival(number, batch.at, last=self.last, last_at=self.last_at)
+                    if how == "restart":
+                        return True
+                    if how == "next" or self.last is None:
+                        self._take(number, batch)
         except TimeoutError:
             log.warning("kv_replay_failed", replica=self.replica.id, why="no answer in time")
-
-    def _replayed(self, number: int, batch: Batch) -> None:
-        how = judge_arrival(number, batch.at, last=self.last, last_at=self.last_at)
-        if how == "restart":
-            self._restarted()
-        if self.last is not None and number != self.last + 1:
-            return  # a gap that is older than what the engine keeps
-        self._take(number, batch)
+        return False
 
 
 @dataclass
