@@ -1,0 +1,280 @@
+"""How much of real conversations our policies find cached, by the engines' own counters.
+
+    python -m bench.conversations --policies least_tokens consistent_hash expected_ttft
+
+Starts simulated engines and our agent anew for each policy and lets people talk: each conversation
+begins with one of a few shared system texts and goes on for some turns, every turn with all that
+was said before. `--no-session` sends no session key; `--restart` kills the first engine in the
+middle and starts it again. `--urls` takes live engines instead, whose counters go on from where
+they are; between policies their caches are left as they are, so name one policy at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.live_client import Ending, ask
+from routing_agent.engine.base import EngineLoad
+from routing_agent.engine.drivers import driver_for
+from routing_agent.http_client import CallFailed, HttpClient
+
+READY_S = 60.0
+WORDS = (
+    "router", "sends", "each", "request", "to", "replica", "that", "holds", "its", "prefix",
+)  # fmt: skip
+
+
+@dataclass
+class Ran:
+    """One policy's run."""
+
+    policy: str
+    endings: list[Ending] = field(default_factory=list)
+    routes: dict[str, int] = field(default_factory=dict)
+    computed: list[float] = field(default_factory=list)  # prompt tokens of each engine
+    cached: list[float] = field(default_factory=list)  # of those, from its cache
+    seconds: float = 0.0
+    agent_cpu_s: float = 0.0
+    forgotten: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """Give the figures: hit rate and imbalance by tokens, times to first token in ms."""
+        asked, hits = sum(self.computed), sum(self.cached)
+        work = [all_ - hit for all_, hit in zip(self.computed, self.cached, strict=True)]
+        ttft = sorted(e.first_token_at - e.began_at for e in self.endings if e.first_token_at)
+        good = sum(e.outcome == "ok" for e in self.endings)
+        return {
+            "policy": self.policy,
+            "requests": len(self.endings),
+            "failed": len(self.endings) - good,
+            "hit_rate": round(hits / asked, 4) if asked else None,
+            "work_max_mean": round(max(work) * len(work) / sum(work), 3) if sum(work) else None,
+            "ttft_p50_ms": _ms(ttft, 0.5),
+            "ttft_p99_ms": _ms(ttft, 0.99),
+            "ttft_mean_ms": round(1000 * sum(ttft) / len(ttft), 1) if ttft else None,
+            "seconds": round(self.seconds, 1),
+            "cpu_ms_per_request": round(1000 * self.agent_cpu_s / max(len(self.endings), 1), 3),
+            "forgotten": self.forgotten,
+        }
+
+
+def _ms(ordered: list[float], share: float) -> float | None:
+    if not ordered:
+        return None
+    return round(1000 * ordered[min(int(share * len(ordered)), len(ordered) - 1)], 1)
+
+
+def text(chance: random.Random, words: int) -> str:
+    """Give so many words, none of which another text has by chance."""
+    return " ".join(f"{chance.choice(WORDS)}{chance.randrange(10**5)}" for _ in range(words))
+
+
+@contextlib.asynccontextmanager
+async def program(*words: str, log: Path) -> AsyncIterator[Process]:
+    """Run one of our own programs for as long as the context lasts."""
+    with log.open("ab") as sink:
+        command = [sys.executable, "-m", "routing_agent", *words]
+        process = await asyncio.create_subprocess_exec(*command, stdout=sink, stderr=sink)
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+
+
+def engine_words(options: argparse.Namespace, number: int) -> list[str]:
+    """Give the command line of one simulated engine."""
+    return [
+        "simulate-engine", "--port", str(options.port + 10 + number), "--model", "m",
+        "--prefill-rate", str(options.prefill_rate), "--kv-blocks", str(options.kv_blocks),
+        "--answer-tokens", str(options.answer_tokens), "--decode-step-ms", "8",
+    ]  # fmt: skip
+
+
+async def load_of(client: HttpClient, url: str, engine: str) -> EngineLoad:
+    """Read an engine's counters."""
+    driver = driver_for(engine)  # type: ignore[arg-type]
+    assert driver.metrics_path is not None
+    response = await client.call("GET", url + driver.metrics_path, timeout_s=10)
+    return driver.read_load(response.body.decode())
+
+
+async def until_ready(client: HttpClient, url: str, path: str = "/health") -> None:
+    """Wait until something answers there."""
+    async with asyncio.timeout(READY_S):
+        while True:
+            with contextlib.suppress(CallFailed):
+                if (await client.call("GET", url + path, timeout_s=5)).ok:
+                    return
+            await asyncio.sleep(0.1)
+
+
+async def converse(options: argparse.Namespace, ran: Ran, number: int, system: str) -> None:
+    """Hold one conversation to its end."""
+    chance = random.Random(f"{options.seed}-{number}")
+    messages = [{"role": "system", "content": system}]
+    await asyncio.sleep(chance.random() * options.think * 2)
+    for _ in range(options.turns):
+        messages.append({"role": "user", "content": text(chance, options.words)})
+        body = {"model": options.model, "messages": messages, "stream": True,
+                "max_tokens": options.answer_tokens}  # fmt: skip
+        if options.session:
+            body["session_id"] = f"s{number}"
+        ending = await ask(f"http://127.0.0.1:{options.port}", body)
+        ran.endings.append(ending)
+        messages.append({"role": "assistant", "content": ending.text or "…"})
+        await asyncio.sleep(chance.expovariate(1 / options.think))
+
+
+async def run_policy(options: argparse.Namespace, policy: str, client: HttpClient) -> Ran:
+    """Start everything, let all conversations go on, read the counters."""
+    ran = Ran(policy)
+    log = Path(options.log)
+    async with contextlib.AsyncExitStack() as stack:
+        urls, engines = list(options.urls), []
+        for number in range(0 if urls else options.engines):
+            engine = program(*engine_words(options, number), log=log)
+            engines.append(await stack.enter_async_context(engine))
+        urls = urls or [f"http://127.0.0.1:{options.port + 10 + n}" for n in range(len(engines))]
+        for url in urls:
+            await until_ready(client, url)
+        before = [await load_of(client, url, options.engine) for url in urls]
+        agent = await stack.enter_async_context(
+            program("serve", "--worker-urls", *urls, "--engine", options.engine,
+                    "--port", str(options.port), "--admin-port", str(options.port + 1),
+                    "--policy", policy, "--slow-start", "0", *options.serve, log=log)
+        )  # fmt: skip
+        admin = f"http://127.0.0.1:{options.port + 1}"
+        await until_ready(client, admin, "/readyz")
+        await until_healthy(client, admin, len(urls))
+        systems = [text(random.Random(f"{options.seed}{n}"), options.words * 3) for n in range(4)]
+        began, cpu = time.monotonic(), cpu_s(agent.pid)
+        async with asyncio.TaskGroup() as tasks:
+            for n in range(options.conversations):
+                tasks.create_task(converse(options, ran, n, systems[n % len(systems)]))
+            if options.restart and engines:
+                tasks.create_task(restart(options, ran, engines[0], client, stack))
+        ran.seconds, ran.agent_cpu_s = time.monotonic() - began, cpu_s(agent.pid) - cpu
+        after = [await load_of(client, url, options.engine) for url in urls]
+        ran.computed = [_grown(b, a, "prompt") for b, a in zip(before, after, strict=True)]
+        ran.cached = [_grown(b, a, "cached_prompt") for b, a in zip(before, after, strict=True)]
+        await tell(client, admin)
+    return ran
+
+
+async def restart(
+    options: argparse.Namespace, ran: Ran, engine: Process, client: HttpClient,
+    stack: contextlib.AsyncExitStack,
+) -> None:  # fmt: skip
+    """Kill the first engine in the middle, start it again, and see when its profile is empty."""
+    admin = f"http://127.0.0.1:{options.port + 1}"
+    await asyncio.sleep(options.restart)
+    held = (await prefix_of(client, admin)).get("blocks", 0)
+    engine.kill()
+    await engine.wait()
+    again = program(*engine_words(options, 0), log=Path(options.log))
+    await stack.enter_async_context(again)
+    began = time.monotonic()
+    await until_ready(client, f"http://127.0.0.1:{options.port + 10}")
+    up_s = time.monotonic() - began
+    async with asyncio.timeout(READY_S):
+        while (await prefix_of(client, admin)).get("blocks", 0) > held / 4:  # noqa: ASYNC110 - asked
+            await asyncio.sleep(0.02)
+    after_s = time.monotonic() - began - up_s
+    ran.forgotten = f"{held} blocks, gone {after_s:.2f} s after the new process answered"
+
+
+async def until_healthy(client: HttpClient, admin: str, count: int) -> None:
+    """Wait until the agent has found all engines healthy and scraped."""
+    async with asyncio.timeout(READY_S):
+        while True:
+            state = await state_of(client, admin)
+            replicas = state["replicas"]
+            good = [r for r in replicas if r.get("health") == "healthy" and "scrape_age_s" in r]
+            if len(good) == count:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def state_of(client: HttpClient, admin: str) -> dict[str, Any]:
+    """Read the agent's state."""
+    response = await client.call("GET", admin + "/agent/v1/state", timeout_s=10)
+    return dict(json.loads(response.body))
+
+
+async def prefix_of(client: HttpClient, admin: str) -> dict[str, Any]:
+    """Read what the agent believes of the first engine's cache."""
+    state = await state_of(client, admin)
+    return state["replicas"][0].get("prefix") or {"blocks": 0}
+
+
+async def tell(client: HttpClient, admin: str) -> None:
+    """Print what the agent learned of each engine."""
+    for replica in (await state_of(client, admin))["replicas"]:
+        told = {k: replica.get(k) for k in ("replica", "requests_total", "prompt_tokens_total",
+                                            "cached_prompt_tokens_total", "prefix")}  # fmt: skip
+        print("   ", json.dumps(told), file=sys.stderr)
+
+
+def _grown(before: EngineLoad, after: EngineLoad, what: str) -> float:
+    name = f"{what}_tokens_total"
+    first, last = getattr(before, name) or 0.0, getattr(after, name) or 0.0
+    return float(last - first if last >= first else last)
+
+
+def cpu_s(pid: int) -> float:
+    """Give a process's CPU seconds so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100.0
+
+
+def main(words: list[str]) -> int:
+    """Run every policy and print a line of JSON for each."""
+    parser = argparse.ArgumentParser(prog="python -m bench.conversations", description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
+    parser.add_argument("--policies", nargs="+", default=["expected_ttft"])
+    parser.add_argument("--urls", nargs="*", default=[])
+    parser.add_argument("--engine", default="vllm")
+    parser.add_argument("--model", default="m")
+    parser.add_argument("--engines", type=int, default=4)
+    parser.add_argument("--conversations", type=int, default=40)
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--words", type=int, default=60)
+    parser.add_argument("--think", type=float, default=0.5)
+    parser.add_argument("--answer-tokens", type=int, default=24)
+    parser.add_argument("--prefill-rate", type=float, default=4000.0)
+    parser.add_argument("--kv-blocks", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--port", type=int, default=18100)
+    parser.add_argument("--no-session", dest="session", action="store_false")
+    parser.add_argument("--restart", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--log", default="/dev/null")
+    parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[])
+    options = parser.parse_args(words)
+
+    async def run() -> None:
+        client = HttpClient()
+        try:
+            for policy in options.policies:
+                print(json.dumps((await run_policy(options, policy, client)).row()), flush=True)
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
