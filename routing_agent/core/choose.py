@@ -6,13 +6,14 @@ It changes nothing but the pool's turn: charging is the caller's next step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from routing_agent.core.cache_aware import CacheAware
 from routing_agent.core.chance import Chance
-from routing_agent.core.expected_ttft import ExpectedTtft
+from routing_agent.core.expected_ttft import WHOLE_UP_TO, ExpectedTtft, shortlist
 from routing_agent.core.hash_policy import ConsistentHash
 from routing_agent.core.load_policies import (
     LEAST_TOKENS,
@@ -51,7 +52,12 @@ def choose(
     explain: bool = False,
 ) -> Choice:
     """Choose a replica of `pool` for `request`."""
-    usable = _usable(request, pool, now)
+    usable: Sequence[Replica] = ()
+    if len(pool.replicas) > WHOLE_UP_TO and pool.settings.policy in PREFIX_POLICIES:
+        found = shortlist(request, pool, now=now, chance=chance)
+        usable = _usable(request, found, now)
+    if len(usable) < 2:
+        usable = _usable(request, pool.replicas, now)
     if not usable:
         choice = Choice(None, reason=_why_none(request, pool, now))
         choice.is_full = choice.reason == FULL
@@ -80,12 +86,12 @@ def exclusion(request: RouteRequest, replica: Replica, now: float) -> str:
     return "" if replica.has_room() else FULL
 
 
-def _usable(request: RouteRequest, pool: Candidates, now: float) -> list[Replica]:
+def _usable(request: RouteRequest, replicas: Sequence[Replica], now: float) -> list[Replica]:
     if request.tried or request.adapter:
-        return [r for r in pool.replicas if not exclusion(request, r, now)]
+        return [r for r in replicas if not exclusion(request, r, now)]
     return [
         r
-        for r in pool.replicas
+        for r in replicas
         if (not r.blocked or not r.exclusion(now))
         and (r.ceiling is None or r.inflight_requests < r.ceiling)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 import xxhash
@@ -19,6 +20,7 @@ MOST_LEVELS: Final = 6
 MOST_HOLDERS: Final = 8
 REMEMBERED: Final = 4
 BY_CHANCE: Final = 8
+RING_PLACES: Final = 2
 
 # Between the soft and the hard KV watermark a prompt is expected to wait up to so long for others
 # to end; above it, it goes elsewhere if anybody else can take it.
@@ -50,10 +52,16 @@ class Cost:
         usage = replica.kv_usage_now(now)
         if usage > settings.kv_soft_usage:
             self.wait_s = kv_wait_s(usage, settings)
-        if request.adapter and not replica.computes_adapter(request.adapter):
+        if request.adapter and not _computes(replica, request.adapter):
             self.wait_s += ADAPTER_SWAP_S
         work = settings.load_dial * self.ahead + settings.hit_dial * self.uncached
         self.seconds = (work / self.rate + self.wait_s) / self.weight
+
+
+def _computes(replica: Replica, adapter: str) -> bool:
+    return adapter in replica.adapters.running or adapter in (
+        replica.figures.running_adapters or ()
+    )
 
 
 def kv_wait_s(usage: float, settings: PoolSettings) -> float:
@@ -86,6 +94,9 @@ class ExpectedTtft:
         settings = pool.settings
         costs = costs_of(request, usable, pool, now)
         best = min(costs, key=_seconds)
+        if len(pool.replicas) > WHOLE_UP_TO:
+            costs.sort(key=_ahead_s)
+            pool.spares = [cost.replica for cost in costs[:REMEMBERED]]
         had = pool.sessions.home(request.session, now - settings.session_lifetime_s)
         if had:
             for cost in costs:
@@ -115,7 +126,7 @@ def costs_of(
     request: RouteRequest, replicas: Sequence[Replica], pool: Candidates, now: float
 ) -> list[Cost]:
     """Give what each replica would cost. What is not known of one's load is that of the others."""
-    levels = pool.index.levels(request.blocks, MOST_LEVELS) if request.blocks else []
+    levels, hinted = holders(request, pool)
     costs, unknown, known_sum = [], [], 0.0
     for replica in replicas:
         others = replica.tokens_of_others(now)
@@ -123,10 +134,10 @@ def costs_of(
             unknown.append(replica)
         else:
             known_sum += others
-            costs.append(Cost(request, replica, _matching(levels, replica), others, now))
+            costs.append(Cost(request, replica, _matching(levels, hinted, replica), others, now))
     mean = known_sum / len(costs) if costs else 0.0
     for replica in unknown:
-        costs.append(Cost(request, replica, _matching(levels, replica), mean, now))
+        costs.append(Cost(request, replica, _matching(levels, hinted, replica), mean, now))
     return costs
 
 
@@ -155,16 +166,78 @@ def near_tie(
     return named
 
 
-def _matching(levels: Sequence[tuple[int, int]], replica: Replica) -> int:
+def shortlist(
+    request: RouteRequest, pool: Candidates, *, now: float, chance: Chance
+) -> list[Replica]:
+    """Give the replicas of a large pool that are worth a look: no more, however large it is."""
+    found = _holding(request, pool, chance)
+    had = pool.by_id(pool.sessions.home(request.session, now - pool.settings.session_lifetime_s))
+    if had is not None:
+        found[had.id] = had
+    for place in islice(pool.ring().walk(request.session), RING_PLACES):
+        home = pool.by_id(place)
+        if home is not None:
+            found[home.id] = home
+    for spare in pool.spares:
+        found[spare.id] = spare
+    replicas = pool.replicas
+    for _ in range(BY_CHANCE):
+        one = replicas[chance.randrange(len(replicas))]
+        found[one.id] = one
+    return list(found.values())
+
+
+def _holding(request: RouteRequest, pool: Candidates, chance: Chance) -> dict[str, Replica]:
+    """Give some of those that hold most of a prompt; of many, those from a random one on."""
+    found: dict[str, Replica] = {}
+    for levels in holders(request, pool):
+        room = MOST_HOLDERS
+        for _, mask in levels:
+            start = chance.randrange(mask.bit_length()) if mask.bit_count() > room else 0
+            for part, offset in ((mask >> start, start), (mask & ((1 << start) - 1), 0)):
+                while part and room:
+                    lowest = part & -part
+                    part ^= lowest
+                    one = pool.numbered.get(offset + lowest.bit_length() - 1)
+                    if one is not None and one.id not in found:
+                        found[one.id] = one
+                        room -= 1
+            if not room:
+                break
+    return found
+
+
+Levels = list[tuple[int, int]]
+
+
+def holders(request: RouteRequest, pool: Candidates) -> tuple[Levels, Levels]:
+    """Give who holds how much of a prompt: as placed by us, and as others told."""
+    if not request.blocks:
+        return [], []
+    return pool.index.levels(request.blocks, MOST_LEVELS), pool.index.hinted(request.blocks)
+
+
+def _matching(levels: Levels, hinted: Levels, replica: Replica) -> int:
     bit = replica.profile.bit
+    most = 0
     for count, mask in levels:
         if mask & bit:
+            most = count
+            break
+    for count, mask in hinted:
+        if count <= most:
+            break
+        if mask & bit:
             return count
-    return 0
+    return most
 
 
 def _load(cost: Cost) -> float:
     return cost.replica.inflight_tokens / cost.weight
+
+
+def _ahead_s(cost: Cost) -> float:
+    return cost.ahead / cost.rate / cost.weight
 
 
 def _seconds(cost: Cost) -> float:

@@ -6,12 +6,13 @@ a replica has learned (load, health, breaker) outlives the table as long as its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from routing_agent.core.ejection import may_eject
 from routing_agent.core.fairness import FairShares
+from routing_agent.core.gossip import Gossip, Told
 from routing_agent.core.limits import TenantGate
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefill import Placement
@@ -21,6 +22,7 @@ from routing_agent.core.retries import RetryBudget
 from routing_agent.core.ring import Ring
 from routing_agent.core.sessions import Sessions
 from routing_agent.core.shapes import ShapeMemory, TokenRatios
+from routing_agent.core.speed import Speed
 from routing_agent.core.table import Model, Table, compile_table
 from routing_agent.wire import PREFIX_POLICIES, Endpoint, Pool, RoutingTable, Tenant
 
@@ -49,6 +51,7 @@ class PoolState:
         "_seed",
         "budget",
         "cursor",
+        "gossip",
         "index",
         "notes_placements",
         "numbered",
@@ -57,6 +60,8 @@ class PoolState:
         "sessions",
         "settings",
         "shares",
+        "spares",
+        "speed",
         "uses_prefixes",
     )
 
@@ -66,6 +71,9 @@ class PoolState:
         self.shares = FairShares()
         self.sessions = Sessions()
         self.index = PrefixIndex()
+        self.speed = Speed()  # of its replicas, taken together
+        self.gossip: Gossip | None = None  # set where there are other agents to tell
+        self.spares: list[Replica] = []  # the least loaded at the last choice; see `shortlist`
         self.adopt(pool, replicas, seed=seed)
 
     def adopt(self, pool: Pool, replicas: Iterable[Replica], *, seed: int) -> None:
@@ -75,6 +83,7 @@ class PoolState:
         self.budget.ratio = pool.settings.retry_budget_ratio
         self.replicas = list(replicas)
         self._replicas_by_id = {r.id: r for r in self.replicas}
+        self.spares = []
         self._number()
         has_several, policy = len(self.replicas) > 1, pool.settings.policy
         self.uses_prefixes = has_several and policy in PREFIX_POLICIES
@@ -85,6 +94,7 @@ class PoolState:
     def _number(self) -> None:
         for replica in self.replicas:
             replica.profile.join(self.index)
+            replica.prefill.speed.join(self.speed)
         self.numbered = {r.profile.number: r for r in self.replicas}
 
     def ring(self) -> Ring:
@@ -117,6 +127,9 @@ class PoolState:
             replica.profile.insert(request.blocks, now)
             replica.profile.expire(now - self.settings.profile_idle_s)
         uncached = round(request.uncached_tokens(matching))
+        if self.gossip is not None:
+            self.gossip.note(replica.id, request.blocks, matching, uncached)
+            replica.hearsay.note_inserted(len(request.blocks) - matching, 0, now)
         placement = replica.prefill.place(uncached, now, shows_first_token=shows_first_token)
         placement.matching, placement.tail_used_at = matching, tail_used_at
         return placement
@@ -158,6 +171,25 @@ class PoolState:
                 if found > 1:
                     return True
         return False
+
+    def tell(self, now: float) -> dict[str, Told]:
+        """Give what other agents should know, by replica: what was placed since, what waits."""
+        told = {} if self.gossip is None else self.gossip.take()
+        for replica in self.replicas:
+            waiting = replica.prefill.waiting
+            if waiting:
+                one = told.setdefault(replica.id, Told([]))
+                one.waiting, one.waiting_tokens = waiting, replica.prefill.backlog_tokens(now)
+        return told
+
+    def hear(self, agent: str, told: Mapping[str, Told], *, now: float) -> None:
+        """Take in what another agent told of the replicas of this pool."""
+        for name, one in told.items():
+            replica = self.by_id(name)
+            if replica is not None:
+                self.index.hear(one.hashes, replica.profile.bit, now)
+                replica.hearsay.hear(agent, one, now)
+                replica.prefill.count_work(one.work_tokens, now)
 
     def usable(self, now: float) -> int:
         """Count the replicas that may take requests."""

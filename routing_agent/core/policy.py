@@ -46,6 +46,8 @@ class Candidates(Protocol):
     cursor: int
     sessions: Sessions
     index: PrefixIndex
+    numbered: dict[int, Replica]
+    spares: list[Replica]
 
     @property
     def replicas(self) -> Sequence[Replica]:

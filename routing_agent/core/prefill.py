@@ -11,12 +11,8 @@ from typing import Final
 
 import msgspec
 
-# Until it is measured: about what an A100-80GB does with a 7B model. It weighs as much as
-# `PRIOR_S` seconds of measured work.
-PRIOR_TOKENS_PER_S: Final = 4300.0
-PRIOR_S: Final = 0.5
-# Measured work older than this many busy seconds has half the weight of new work.
-MEMORY_S: Final = 60.0
+from routing_agent.core.speed import Speed
+
 # The mean prompt is that of about the last so many.
 MEAN_OF: Final = 16
 # What replicas of equal cost were given is compared over about so long.
@@ -40,21 +36,33 @@ class Placement(msgspec.Struct, eq=False):
 class Prefill:
     """The prompts of this agent that one replica has yet to compute. Times are monotonic."""
 
-    __slots__ = ("_began_at", "_measured_s", "_measured_tokens", "_number", "_waiting",
-                 "_work", "_work_at",
-                 "mean_tokens", "queued_tokens", "tokens_per_s")  # fmt: skip
+    __slots__ = (
+        "_began_at",
+        "_number",
+        "_waiting",
+        "_work",
+        "_work_at",
+        "is_shared",
+        "mean_tokens",
+        "queued_tokens",
+        "speed",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.queued_tokens = 0  # of prompts whose first token has not come
         self.mean_tokens = 0.0  # uncached, of a prompt sent here lately
-        self.tokens_per_s = PRIOR_TOKENS_PER_S
-        self._measured_tokens = PRIOR_TOKENS_PER_S * PRIOR_S
-        self._measured_s = PRIOR_S
+        self.speed = Speed()
+        self.is_shared = False  # others had requests in the engine at the last look
         self._waiting: dict[int, Placement] = {}  # in the order sent
         self._number = 0
         self._work = 0.0
         self._work_at = 0.0
         self._began_at = 0.0  # when the first of them came to be the first
+
+    @property
+    def tokens_per_s(self) -> float:
+        """How many prompt tokens it computes in a second, as learned."""
+        return self.speed.tokens_per_s
 
     @property
     def waiting(self) -> int:
@@ -71,12 +79,12 @@ class Prefill:
             self._began_at = now
         self._waiting[placement.number] = placement
         self.queued_tokens += placement.uncached_tokens
+        self.mean_tokens += (placement.uncached_tokens - self.mean_tokens) / MEAN_OF
         self.count_work(placement.uncached_tokens, now)
         return placement
 
     def count_work(self, tokens: int, now: float) -> None:
         """Count prompt tokens that it has to compute from now on into what it did lately."""
-        self.mean_tokens += (tokens - self.mean_tokens) / MEAN_OF
         self._work = self.recent_work(now) + tokens
         self._work_at = now
 
@@ -90,7 +98,8 @@ class Prefill:
             began = max(self._began_at, placement.placed_at)
             self._take_out(placement)
             self._began_at = now
-            self._learn(placement.uncached_tokens, max(now - began, 0.0))
+            took_s = max(now - began, 0.0)
+            self.speed.note(placement.uncached_tokens, took_s, is_shared=self.is_shared)
 
     def give_up(self, placement: Placement, now: float) -> None:
         """Take a prompt out that will have no first token. Safe to call twice, or after one."""
@@ -103,10 +112,10 @@ class Prefill:
         """Estimate the prompt tokens still to be computed."""
         while self._waiting:
             first = next(iter(self._waiting.values()))
-            done = max(now - self._began_at, 0.0) * self.tokens_per_s
+            done = max(now - self._began_at, 0.0) * self.speed.tokens_per_s
             if first.shows_first_token or done < first.uncached_tokens:
                 return self.queued_tokens - min(done, first.uncached_tokens * MOST_PROGRESS)
-            self._began_at += first.uncached_tokens / self.tokens_per_s
+            self._began_at += first.uncached_tokens / self.speed.tokens_per_s
             self._take_out(first)
         return float(self.queued_tokens)  # nothing, unless a replay knows better
 
@@ -116,23 +125,9 @@ class Prefill:
             placement.is_waiting = False
         self._waiting.clear()
         self.queued_tokens = 0
-        self.tokens_per_s = PRIOR_TOKENS_PER_S
-        self._measured_tokens = PRIOR_TOKENS_PER_S * PRIOR_S
-        self._measured_s = PRIOR_S
+        self.speed.clear()
 
     def _take_out(self, placement: Placement) -> None:
         placement.is_waiting = False
         del self._waiting[placement.number]
         self.queued_tokens -= placement.uncached_tokens
-
-    def _learn(self, tokens: int, took_s: float) -> None:
-        """Take one prompt's tokens and seconds into the running sums.
-
-        Prompts computed at once end together: the first takes all the time, the others none, and
-        the sums are right all the same.
-        """
-        kept = 0.5 ** (took_s / MEMORY_S)
-        self._measured_tokens = self._measured_tokens * kept + tokens
-        self._measured_s = self._measured_s * kept + took_s
-        if self._measured_s > 0:
-            self.tokens_per_s = max(self._measured_tokens / self._measured_s, 1.0)

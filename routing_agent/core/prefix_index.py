@@ -7,18 +7,39 @@ number of replicas.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+# What other agents said is kept for one to two of these.
+HINT_LIFE_S: Final = 600.0
+
+
+def told_places(length: int) -> Iterator[int]:
+    """Give the places (from 1) of those blocks of a prompt that agents tell one another.
+
+    Four to each doubling, so that 500 blocks make 32 hashes of 8 bytes; what a prompt shares with
+    another is then known to a fifth.
+    """
+    place = step = 1
+    while place <= length:
+        yield place
+        if place >= 8 * step:
+            step *= 2
+        place += step
 
 
 class PrefixIndex:
     """Masks by block. Profiles keep it; see `PrefixProfile.join`."""
 
-    __slots__ = ("_free", "_next", "masks")
+    __slots__ = ("_free", "_next", "_old_hints", "_turned_at", "hints", "masks")
 
     def __init__(self) -> None:
         self.masks: dict[int, int] = {}
         self._free: list[int] = []  # numbers that were given back
         self._next = 0
+        self.hints: dict[int, int] = {}  # masks, of the blocks that others told of
+        self._old_hints: dict[int, int] = {}
+        self._turned_at = 0.0
 
     def take_number(self) -> int:
         """Give the number of a profile that joins: the lowest that is free."""
@@ -55,3 +76,33 @@ class PrefixIndex:
                 found.append((low, beyond))
             depth = low - 1
         return found
+
+    def hear(self, blocks: Iterable[int], bit: int, now: float) -> None:
+        """Note what another agent said that it placed; all of a prompt's told places or none."""
+        if now - self._turned_at > HINT_LIFE_S:
+            self._old_hints, self.hints, self._turned_at = self.hints, {}, now
+        hints = self.hints
+        for block in blocks:
+            hints[block] = hints.get(block, 0) | bit
+
+    def hinted(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
+        """Give how many leading blocks others placed where, at told places, longest first."""
+        hints, old = self.hints, self._old_hints
+        found: list[tuple[int, int]] = []
+        if not hints and not old:
+            return found
+        seen = 0
+        for place in reversed(list(told_places(len(blocks)))):
+            block = blocks[place - 1]
+            mask = (hints.get(block, 0) | old.get(block, 0)) & ~seen
+            if mask:
+                found.append((place, mask))
+                seen |= mask
+        return found
+
+    def forget(self, bit: int) -> None:
+        """Drop what others said of a replica: another process has an empty cache."""
+        for hints in (self.hints, self._old_hints):
+            for block, mask in list(hints.items()):
+                if mask & bit:
+                    hints[block] = mask & ~bit

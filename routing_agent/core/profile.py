@@ -39,6 +39,7 @@ class PrefixProfile:
             return
         if old is not None:
             self._unlist(self._used_at)
+            old.forget(self.bit)
             old.give_back(self.number)
         self._index, self.number, self.bit = index, -1, 0
         if index is not None:
@@ -112,6 +113,8 @@ class PrefixProfile:
         """Forget everything: another process has an empty cache."""
         self._unlist(self._used_at)
         self._used_at.clear()
+        if self._index is not None:
+            self._index.forget(self.bit)
 
     def _fit(self) -> None:
         excess = len(self._used_at) - self.capacity_blocks

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from routing_agent.core.cache_notes import CacheNotes
 from routing_agent.core.ejection import Breaker
 from routing_agent.core.figures import EngineFigures as EngineFigures
+from routing_agent.core.gossip import Hearsay
 from routing_agent.core.prefill import Prefill
 from routing_agent.core.profile import DEFAULT_CAPACITY_TOKENS, PrefixProfile
 from routing_agent.core.residence import Residence
@@ -37,15 +38,15 @@ HUNG: Final = "hung"
 class Replica:
     """The mutable runtime of one replica. All times are monotonic seconds of this agent."""
 
-    __slots__ = ("adapters", "blocked", "breaker", "cache", "cached_prompt_tokens_total", "ceiling",
-                 "doubts", "ejections_total", "endpoint", "engine_version", "errors_total",
-                 "figures", "health", "health_reason", "id", "inflight_at_scrape",
-                 "inflight_requests", "inflight_tokens", "is_gone", "kv_capacity_tokens",
-                 "last_token_at", "leaving_at", "max_running", "model_names", "others_waiting",
-                 "output_tokens_total", "pool", "prefill", "probe_streak",
-                 "process_started_at", "profile", "prompt_tokens_total", "ramp_from",
-                 "requests_total", "restarted_at", "scrape_error", "scraped_at", "settings",
-                 "warmed")  # fmt: skip
+    __slots__ = ("adapters", "blocked", "breaker", "cache", "cached_prompt_tokens_total",
+                 "ceiling", "doubts", "ejections_total", "endpoint", "engine_version",
+                 "errors_total", "figures", "health", "health_reason", "hearsay", "id",
+                 "inflight_at_scrape", "inflight_requests", "inflight_tokens", "is_gone",
+                 "kv_capacity_tokens", "last_token_at", "leaving_at", "max_running",
+                 "model_names", "others_waiting", "output_tokens_total", "pool", "prefill",
+                 "probe_streak", "process_started_at", "profile", "prompt_tokens_total",
+                 "ramp_from", "requests_total", "restarted_at", "scrape_error", "scraped_at",
+                 "settings", "warmed")  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, *, pool: str, settings: PoolSettings) -> None:
         self.id = endpoint.replica
@@ -82,7 +83,7 @@ class Replica:
         self.output_tokens_total = 0
         self.adapters = Residence()
         self.profile = PrefixProfile()
-        self.prefill = Prefill()
+        self.prefill, self.hearsay = Prefill(), Hearsay()
         self.ceiling: int | None = None  # how many requests of ours it has room for; None: any
         self.blocked = ""  # why no new request may come here; "" = it may
         self._measure_room()
@@ -152,7 +153,9 @@ class Replica:
         self.figures = figures
         self.scraped_at = now
         self.inflight_at_scrape = self.inflight_tokens
-        self.others_waiting = min(figures.waiting or 0, self._others(figures))
+        others = self._others(figures)
+        self.others_waiting = min((figures.waiting or 0) + 1, others)
+        self.prefill.is_shared = others > 0
         self.scrape_error = ""
         self._measure_room()
         self._judge()
@@ -271,7 +274,8 @@ class Replica:
         blocks = self.settings.profile_blocks
         if blocks is None:
             tokens = self.figures.kv_capacity_tokens or self.kv_capacity_tokens
-            blocks = int((tokens or DEFAULT_CAPACITY_TOKENS) / block_tokens)
+            share = self.hearsay.share()
+            blocks = max(int((tokens or DEFAULT_CAPACITY_TOKENS) * share / block_tokens), 1)
         if blocks != self.profile.capacity_blocks:
             self.profile.resize(blocks)
 
@@ -280,7 +284,10 @@ class Replica:
         scraped_at = self.scraped_at
         if scraped_at is None or now - scraped_at > self.settings.scrape_stale_s:
             return None
-        return self.others_waiting * self.prefill.mean_tokens
+        if not self.others_waiting:
+            return 0.0
+        mean = self.hearsay.mean_waiting_tokens(now)
+        return self.others_waiting * (self.prefill.mean_tokens if mean is None else mean)
 
     def kv_usage_now(self, now: float) -> float:
         """Estimate the KV usage with what was sent here since the last look; 0.0 if not known."""
@@ -291,10 +298,6 @@ class Replica:
         if capacity:
             usage += (self.inflight_tokens - self.inflight_at_scrape) / capacity
         return usage
-
-    def computes_adapter(self, name: str) -> bool:
-        """Say whether requests for an adapter are under way here: it is on the GPU."""
-        return name in self.adapters.running or name in (self.figures.running_adapters or ())
 
     def weight(self, now: float) -> float:
         """Give the replica's share relative to others, lower during its slow start."""

@@ -14,7 +14,14 @@ from routing_agent.core import load
 from routing_agent.core.choose import RouteRequest, choose
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.simulation.flights import Flight
-from routing_agent.simulation.knowledge import Knowledge, KnowledgeName, Oracle, OwnView, Truth
+from routing_agent.simulation.knowledge import (
+    Exchange,
+    Knowledge,
+    KnowledgeName,
+    Oracle,
+    OwnView,
+    Truth,
+)
 from routing_agent.simulation.profiles import Profile
 from routing_agent.simulation.sequences import Event, Request
 from routing_agent.simulation.traces.model import TraceRequest
@@ -55,6 +62,7 @@ class FleetReplay:
         self._engines = VirtualEngines(plan.profile, plan.replicas, self._note)
         self._truth = Truth(self._engines)
         self._chance = random.Random(plan.seed)  # noqa: S311 - not a secret
+        self._exchange = Exchange() if plan.agents > 1 else None
         self._agents = [self._agent() for _ in range(plan.agents)]
         self._numbers = {r.id: n for n, r in enumerate(self._agents[0].pool.replicas)}
         self._flights: list[Flight] = []
@@ -80,7 +88,7 @@ class FleetReplay:
         if self._plan.knowledge == "oracle":
             knowledge = Oracle(pool, self._truth)
         else:
-            knowledge = OwnView(pool, self._engines, chance)
+            knowledge = OwnView(pool, self._engines, chance, self._exchange)
         return _Agent(pool, knowledge, chance)
 
     def _advance(self, until: float) -> None:

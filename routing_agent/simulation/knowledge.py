@@ -15,9 +15,11 @@ from functools import partial
 from typing import Literal, Protocol
 
 from routing_agent.core.fleet import PoolState
+from routing_agent.core.gossip import Gossip, Told
 from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.profile import PrefixProfile
 from routing_agent.core.replica import EngineFigures, Replica
+from routing_agent.core.speed import Speed
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.sequences import Prefill
 from routing_agent.simulation.virtual import VirtualEngines
@@ -33,15 +35,13 @@ class Truth:
         count = len(engines.schedulers)
         self._queued_tokens = [0] * count  # uncached tokens of requests that wait
         self._promised: list[Counter[int]] = [Counter() for _ in range(count)]
+        self.speed = Speed()
+        for _ in range(_CERTAIN):
+            self.speed.note(round(engines.schedulers[0].profile.prefill_tokens_per_s * 99), 99.0)
         self.index = PrefixIndex()  # one for all oracles
         self.profiles = [PrefixProfile(_UNBOUNDED) for _ in range(count)]
         for engine, scheduler in enumerate(engines.schedulers):
             scheduler.pool.evicted = partial(self._evicted, engine)
-
-    @property
-    def prefill_tokens_per_s(self) -> float:
-        """How fast each of the engines computes prompts."""
-        return self._engines.schedulers[0].profile.prefill_tokens_per_s
 
     @property
     def versions(self) -> Sequence[int]:
@@ -87,6 +87,7 @@ class Truth:
             self.profiles[engine].forget((block,))
 
 
+_CERTAIN = 9  # long measurements: nothing is left of what was believed before
 _UNBOUNDED = 1 << 60  # what is forgotten is what its engine evicted
 
 
@@ -118,6 +119,27 @@ class Knowledge(Protocol):
         ...
 
 
+class Exchange:
+    """The control plane's part: each report's answer carries what the others told since."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[int, list[tuple[str, dict[str, Told]]]] = {}
+
+    def report(self, pool: PoolState, now: float) -> None:
+        """Take what an agent has to tell, and give it what the others told."""
+        heard = self._boxes.pop(id(pool), [])
+        self._boxes[id(pool)] = []
+        told = pool.tell(now)
+        for agent, box in self._boxes.items():
+            if agent != id(pool):
+                box.append((str(id(pool)), told))
+        for agent_name, one in heard:
+            pool.hear(agent_name, one, now=now)
+
+
+REPORT_INTERVAL_S = 2.0
+
+
 class Oracle:
     """Knows each engine exactly: requests inside, prompt tokens still to be computed.
 
@@ -134,7 +156,7 @@ class Oracle:
         for replica, profile in zip(pool.replicas, truth.profiles, strict=True):
             profile.join(truth.index)
             replica.profile = profile
-            replica.prefill.tokens_per_s = truth.prefill_tokens_per_s
+            replica.prefill.speed = truth.speed
 
         pool.index = truth.index
         pool.numbered = {replica.profile.number: replica for replica in pool.replicas}
@@ -182,20 +204,34 @@ class Oracle:
 class OwnView:
     """Charges its own requests, as the proxy does, and scrapes each engine once an interval."""
 
-    def __init__(self, pool: PoolState, engines: VirtualEngines, chance: random.Random) -> None:
+    def __init__(
+        self,
+        pool: PoolState,
+        engines: VirtualEngines,
+        chance: random.Random,
+        exchange: Exchange | None = None,
+    ) -> None:
         self._pool = pool
         self._replicas = pool.replicas
         self._engines = engines
         self._interval_s = pool.settings.scrape_interval_s
+        self._exchange = exchange
+        self._tells_at = chance.random() * REPORT_INTERVAL_S
+        if exchange is not None:
+            pool.gossip = Gossip()
         self._due = [(chance.random() * self._interval_s, n) for n in range(len(self._replicas))]
         heapq.heapify(self._due)
 
     def next_look(self) -> float:
-        """Tell when the next scrape is due."""
-        return self._due[0][0]
+        """Tell when the next scrape or report is due."""
+        scrape_at = self._due[0][0]
+        return scrape_at if self._exchange is None else min(scrape_at, self._tells_at)
 
     def look(self, now: float) -> None:
-        """Scrape the engines that are due."""
+        """Scrape the engines that are due, and report."""
+        if self._exchange is not None and self._tells_at <= now:
+            self._tells_at += REPORT_INTERVAL_S
+            self._exchange.report(self._pool, now)
         while self._due[0][0] <= now:
             due, number = self._due[0]
             heapq.heapreplace(self._due, (due + self._interval_s, number))

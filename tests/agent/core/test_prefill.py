@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from routing_agent.core import sessions
 from routing_agent.core.policy import RouteRequest
-from routing_agent.core.prefill import MOST_PROGRESS, PRIOR_TOKENS_PER_S, Prefill
+from routing_agent.core.prefill import MOST_PROGRESS, Prefill
 from routing_agent.core.sessions import Sessions
+from routing_agent.core.speed import PRIOR_TOKENS_PER_S
 from tests.agent.core.build import NOW, pool_state
 
 
