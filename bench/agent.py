@@ -1,6 +1,6 @@
 """Our agent as it runs under a control plane, with the table given instead of delivered.
 
-python -m bench.agent PORT FOLDER ENGINE_PORT…
+python -m bench.agent PORT FOLDER ENGINE_PORT… [--policy NAME]
 
 Everything a request meets in production is on: a key, the tenant's limits on requests, tokens and
 concurrency (too high to be reached), metrics, usage records on disk, probes and scrapes.
@@ -31,7 +31,7 @@ from routing_agent.control.spool import UsageSpool
 REPORT_PAUSE_S = 2.0
 
 
-def table(engine_ports: list[int]) -> wire.RoutingTable:
+def table(engine_ports: list[int], settings: wire.PoolSettings) -> wire.RoutingTable:
     """Give a table of one pool, with keys and limits."""
     endpoints = tuple(
         wire.Endpoint(replica=f"replica-{i}", url=f"http://127.0.0.1:{port}")
@@ -40,7 +40,14 @@ def table(engine_ports: list[int]) -> wire.RoutingTable:
     limits = wire.TenantLimits(
         requests_per_minute=10**8, tokens_per_minute=10**12, concurrency=10**5
     )
-    pool = wire.Pool(name="pool", model=MODEL, version="1", overload="queue", endpoints=endpoints)
+    pool = wire.Pool(
+        name="pool",
+        model=MODEL,
+        version="1",
+        overload="queue",
+        endpoints=endpoints,
+        settings=settings,
+    )
     return wire.RoutingTable(
         lineage="bench",
         epoch=1,
@@ -64,12 +71,14 @@ async def take_reports(parts: Parts, spool: UsageSpool) -> None:
             await spool.acknowledge(usage[-1].number)
 
 
-async def live(port: int, folder: Path, engine_ports: list[int]) -> None:
+async def live(
+    port: int, folder: Path, engine_ports: list[int], settings: wire.PoolSettings
+) -> None:
     """Serve until told to stop."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     parts = Parts.build(serve_config(["--worker-urls", "http://unused"]))
-    parts.apply_at(table(engine_ports), time.time())
+    parts.apply_at(table(engine_ports, settings), time.time())
     spool = UsageSpool(folder / "usage.jsonl")
     proxy = parts.proxy(lambda done: note_usage(spool, done))
     await proxy.start("127.0.0.1", port)
@@ -86,4 +95,8 @@ async def live(port: int, folder: Path, engine_ports: list[int]) -> None:
 
 if __name__ == "__main__":
     log.configure("warning")
-    uvloop.run(live(int(sys.argv[1]), Path(sys.argv[2]), [int(port) for port in sys.argv[3:]]))
+    words, policy = sys.argv[1:], wire.PoolSettings().policy
+    if "--policy" in words:
+        *words, _, policy = words  # type: ignore[assignment]
+    ports = [int(port) for port in words[2:]]
+    uvloop.run(live(int(words[0]), Path(words[1]), ports, wire.PoolSettings(policy=policy)))
