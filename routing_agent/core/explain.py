@@ -54,7 +54,7 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
     kind: SessionKind = "named" if request.session else "found"
     key = (request.session or request.prompt).encode()
     session = session_hash(fleet.table.hash_seed, request.tenant, kind, key, adapter=adapter)
-    ratio = fleet.bytes_per_token(model)
+    ratio = fleet.ratios.ratio(model.name, model.bytes_per_token)
     prompt = load.prompt_tokens(len(request.prompt.encode()), ratio)
     if model.has_shapes:
         limit = shape_of(model.limits, prompt)

@@ -76,7 +76,12 @@ class Follower:
             return self.error
         if self.heard_at is None:
             return f"nothing heard yet from {self.address.events}"
-        told = f"last heard {now - self.heard_at:.0f} s ago, {self.view.held_tokens} tokens held"
+        counts = self.view.counts
+        told = (
+            f"last heard {now - self.heard_at:.0f} s ago, {self.view.held_tokens} tokens held, "
+            f"{counts['found']} of our prompts known by their blocks, "
+            f"{counts['unclear'] + counts['unseen']} not"
+        )
         if not self.view.is_followed:
             size = self.view.block_tokens
             return f"only clearing is followed: blocks of {size} token(s) are too small; {told}"

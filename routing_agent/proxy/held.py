@@ -10,6 +10,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from routing_agent.core import load
 from routing_agent.core.choose import Choice, RouteRequest
 from routing_agent.core.deadlines import (
     OTHERS_PACE,
@@ -302,7 +303,9 @@ class HeldRequest:
             request.blocks, self.canonical_bytes = chained(
                 envelope, table, version=pool.pool.version, adapter=request.adapter
             )
-            request.block_tokens = table.block_bytes / self.proxy.fleet.bytes_per_token(to.model)
+            ratio = self.proxy.fleet.ratios.ratio(to.model.name, to.model.bytes_per_token)
+            request.block_tokens = table.block_bytes / ratio
+            request.prompt_tokens = load.prompt_tokens(self.request.prompt_bytes, ratio)
 
     def _note_path(self, to: admission.Destination, record: FinishedRequest) -> None:
         """Count how it was decided who answers, and learn what a token of its model weighs."""

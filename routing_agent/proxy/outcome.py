@@ -151,9 +151,13 @@ def note_counted(exchange: HeldRequest, attempt: Attempt, request: RouteRequest)
     placement, replica = attempt.placement, attempt.replica
     usage = None if attempt.answer is None else attempt.answer.usage
     counted = None if usage is None else usage.prompt()
-    if placement is None or usage is None or counted is None:
+    if placement is None or usage is None or counted is None or not request.blocks:
         return
-    cached = usage.cached()
+    cached, to = usage.cached(), exchange.destination
+    if to is not None and exchange.request is not None and not to.model.has_shapes:
+        # How large a block is in tokens decides how many a replica holds.
+        told, size = to.model.bytes_per_token, exchange.request.prompt_bytes
+        exchange.proxy.fleet.ratios.learn(to.model.name, told, size, counted)
     attempt.pool.note_counted(
         request, replica, placement, prompt_tokens=counted, cached_tokens=cached
     )
