@@ -17,9 +17,11 @@ BENCHMARKS = {
     "relay": "what we and our peers cost a request: CPU, added latency, memory",
     "streams": "what we and our peers cost a streamed token, and add to the first one",
 }
-NOT_YET = ("routing", "choose", "control")
+NOT_YET = ("control",)
 # Programs with options of their own: a module here with `add_arguments` and `main`.
 COMMANDS = {
+    "routing": ("bench.routing", "every policy on real traces, by replay"),
+    "choose": ("bench.choosing", "what a choice costs, by policy and size of the pool"),
     "load": ("bench.live.command", "a real trace's arrivals and lengths as live traffic"),
     "model": ("bench.model.command", "how far the engine model is off a live engine"),
 }

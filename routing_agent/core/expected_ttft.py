@@ -17,15 +17,18 @@ from routing_agent.wire import PoolSettings
 # session's replica, its place on the ring, the least loaded seen last time and a few by chance.
 WHOLE_UP_TO: Final = 24
 MOST_LEVELS: Final = 6
-MOST_HOLDERS: Final = 8
-REMEMBERED: Final = 4
-BY_CHANCE: Final = 8
-RING_PLACES: Final = 2
+MOST_HOLDERS: Final = 5
+REMEMBERED: Final = 3
+BY_CHANCE: Final = 5
+RING_PLACES: Final = 1
 
 # Between the soft and the hard KV watermark a prompt is expected to wait up to so long for others
 # to end; above it, it goes elsewhere if anybody else can take it.
 KV_WAIT_S: Final = 1.0
 KV_FULL_S: Final = 60.0
+# A request under way is held against a replica like so many prompt tokens to compute: it takes its
+# part of every step and of the KV cache. So 30 requests more outweigh half a second of prefill.
+HELD_TOKENS: Final = 64.0
 # An adapter that is loaded but has no request under way may have to be copied to the GPU first:
 # 160 MB (rank 32) at 8 GB/s takes 20 ms, from disk 160 ms.
 ADAPTER_SWAP_S: Final = 0.05
@@ -34,7 +37,8 @@ ADAPTER_SWAP_S: Final = 0.05
 class Cost:
     """What one replica would cost a request, in seconds, and of what that is made."""
 
-    __slots__ = ("ahead", "matching", "rate", "replica", "seconds", "uncached", "wait_s", "weight")
+    __slots__ = ("ahead", "held", "matching", "rate", "replica", "seconds", "uncached", "wait_s",
+                 "weight")  # fmt: skip
 
     def __init__(
         self, request: RouteRequest, replica: Replica, matching: int, others: float, now: float
@@ -43,18 +47,21 @@ class Cost:
         prefill = replica.prefill
         self.replica = replica
         self.matching = matching
-        self.ahead = prefill.backlog_tokens(now) + others
-        self.uncached = request.uncached_tokens(matching)
+        self.ahead = others + (prefill.backlog_tokens(now) if prefill.queued_tokens else 0.0)
+        self.held = HELD_TOKENS * (replica.inflight_requests + replica.others_inflight)
+        uncached = request.prompt_tokens - matching * request.block_tokens
+        self.uncached = uncached if uncached > 1.0 else 1.0
         self.rate = prefill.tokens_per_s
         ramps = replica.ramp_from is not None
         self.weight = replica.weight(now) if ramps else replica.endpoint.weight
         self.wait_s = 0.0
-        usage = replica.kv_usage_now(now)
-        if usage > settings.kv_soft_usage:
-            self.wait_s = kv_wait_s(usage, settings)
+        if replica.figures.kv_usage is not None:
+            usage = replica.kv_usage_now(now)
+            if usage > settings.kv_soft_usage:
+                self.wait_s = kv_wait_s(usage, settings)
         if request.adapter and not _computes(replica, request.adapter):
             self.wait_s += ADAPTER_SWAP_S
-        work = settings.load_dial * self.ahead + settings.hit_dial * self.uncached
+        work = settings.load_dial * (self.ahead + self.held) + settings.hit_dial * self.uncached
         self.seconds = (work / self.rate + self.wait_s) / self.weight
 
 
@@ -75,10 +82,11 @@ def kv_wait_s(usage: float, settings: PoolSettings) -> float:
 class ExpectedTtft:
     """The replica with the least expected time to the first token.
 
-    Its cost in seconds: `(load_dial x prompt tokens ahead + hit_dial x uncached prompt tokens) /
-    prefill rate`, and what it may have to wait for KV space and for its adapter, over the replica's
-    weight, which grows during its slow start. With a hit dial above 1 saved work counts for more
-    than it saves this request: it shortens the queue for those that come after.
+    Its cost in seconds: `(load_dial x (prompt tokens ahead + what requests under way hold) +
+    hit_dial x uncached prompt tokens) / prefill rate`, and what it may have to wait for KV space
+    and for its adapter, over the replica's weight, which grows during its slow start. With a hit
+    dial above 1 saved work counts for more than it saves this request: it shortens the queue for
+    those that come after.
     """
 
     def pick(
@@ -93,19 +101,19 @@ class ExpectedTtft:
         """Pick the cheapest; a session stays unless it gains, near-ties go by rendezvous."""
         settings = pool.settings
         costs = costs_of(request, usable, pool, now)
-        best = min(costs, key=_seconds)
+        best = costs[0]
+        for cost in costs:
+            if cost.seconds < best.seconds:
+                best = cost
         if len(pool.replicas) > WHOLE_UP_TO:
             costs.sort(key=_ahead_s)
             pool.spares = [cost.replica for cost in costs[:REMEMBERED]]
         had = pool.sessions.home(request.session, now - settings.session_lifetime_s)
-        if had:
-            for cost in costs:
-                if cost.replica.id == had:
-                    if cost.seconds <= best.seconds + settings.session_margin_s:
-                        return _stay(cost)
-                    break
+        home = next((cost for cost in costs if cost.replica.id == had), None) if had else None
+        if home is not None and home.seconds <= best.seconds + settings.session_margin_s:
+            return Pick(home.replica, "affinity", "the session's replica")
         best = near_tie(costs, best, request, settings, now)
-        return _told(best, had, bool(request.blocks))
+        return _told(best, home is not None, bool(request.blocks))
 
     def terms(self, request: RouteRequest, replica: Replica, *, now: float) -> dict[str, float]:
         """What the expected time is made of."""
@@ -114,6 +122,7 @@ class ExpectedTtft:
         cost = Cost(request, replica, matching, 0.0 if others is None else others, now)
         return {
             "ahead_tokens": cost.ahead,
+            "held_tokens": cost.held,
             "uncached_tokens": cost.uncached,
             "prefill_tokens_per_s": cost.rate,
             "wait_s": cost.wait_s,
@@ -129,7 +138,7 @@ def costs_of(
     levels, hinted = holders(request, pool)
     costs, unknown, known_sum = [], [], 0.0
     for replica in replicas:
-        others = replica.tokens_of_others(now)
+        others = replica.tokens_of_others(now) if replica.scraped_at is not None else None
         if others is None:
             unknown.append(replica)
         else:
@@ -150,7 +159,8 @@ def near_tie(
     where it can be had for nothing, and a popular prefix comes to as many replicas as it needs.
     """
     slack = max(settings.near_tie_s, settings.near_tie_ratio * best.ahead / best.rate)
-    near = [cost for cost in costs if cost.seconds <= best.seconds + slack]
+    limit = best.seconds + slack
+    near = [cost for cost in costs if cost.seconds <= limit]
     if len(near) == 1:
         return best
     if not request.blocks:
@@ -174,10 +184,8 @@ def shortlist(
     had = pool.by_id(pool.sessions.home(request.session, now - pool.settings.session_lifetime_s))
     if had is not None:
         found[had.id] = had
-    for place in islice(pool.ring().walk(request.session), RING_PLACES):
-        home = pool.by_id(place)
-        if home is not None:
-            found[home.id] = home
+    homes = map(pool.by_id, islice(pool.ring().walk(request.session), RING_PLACES))
+    found |= {home.id: home for home in homes if home is not None}
     for spare in pool.spares:
         found[spare.id] = spare
     replicas = pool.replicas
@@ -240,16 +248,8 @@ def _ahead_s(cost: Cost) -> float:
     return cost.ahead / cost.rate / cost.weight
 
 
-def _seconds(cost: Cost) -> float:
-    return cost.seconds
-
-
-def _stay(cost: Cost) -> Pick:
-    return Pick(cost.replica, "affinity", "the session's replica")
-
-
-def _told(cost: Cost, had: str, has_blocks: bool) -> Pick:
-    if had:
+def _told(cost: Cost, moves: bool, has_blocks: bool) -> Pick:
+    if moves:
         reason = "the session moves: its replica would take longer by more than the margin"
         return Pick(cost.replica, "prefix" if cost.matching else "load", reason)
     if cost.matching:

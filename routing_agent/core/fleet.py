@@ -95,6 +95,7 @@ class PoolState:
         for replica in self.replicas:
             replica.profile.join(self.index)
             replica.prefill.speed.join(self.speed)
+            replica.prefill.look_again()
         self.numbered = {r.profile.number: r for r in self.replicas}
 
     def ring(self) -> Ring:

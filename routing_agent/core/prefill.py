@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from routing_agent.core.speed import Speed
+from routing_agent.core.speed import PRIOR_TOKENS_PER_S, Speed
 
 # The mean prompt is that of about the last so many.
 MEAN_OF: Final = 16
@@ -46,23 +46,20 @@ class Prefill:
         "mean_tokens",
         "queued_tokens",
         "speed",
+        "tokens_per_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.queued_tokens = 0  # of prompts whose first token has not come
         self.mean_tokens = 0.0  # uncached, of a prompt sent here lately
         self.speed = Speed()
+        self.tokens_per_s = PRIOR_TOKENS_PER_S  # as learned; see `look_again`
         self.is_shared = False  # others had requests in the engine at the last look
         self._waiting: dict[int, Placement] = {}  # in the order sent
         self._number = 0
         self._work = 0.0
         self._work_at = 0.0
         self._began_at = 0.0  # when the first of them came to be the first
-
-    @property
-    def tokens_per_s(self) -> float:
-        """How many prompt tokens it computes in a second, as learned."""
-        return self.speed.tokens_per_s
 
     @property
     def waiting(self) -> int:
@@ -81,7 +78,12 @@ class Prefill:
         self.queued_tokens += placement.uncached_tokens
         self.mean_tokens += (placement.uncached_tokens - self.mean_tokens) / MEAN_OF
         self.count_work(placement.uncached_tokens, now)
+        self.look_again()
         return placement
+
+    def look_again(self) -> None:
+        """Take over what was learned since of this replica's speed, or of its pool's."""
+        self.tokens_per_s = self.speed.tokens_per_s
 
     def count_work(self, tokens: int, now: float) -> None:
         """Count prompt tokens that it has to compute from now on into what it did lately."""
@@ -100,6 +102,7 @@ class Prefill:
             self._began_at = now
             took_s = max(now - began, 0.0)
             self.speed.note(placement.uncached_tokens, took_s, is_shared=self.is_shared)
+            self.look_again()
 
     def give_up(self, placement: Placement, now: float) -> None:
         """Take a prompt out that will have no first token. Safe to call twice, or after one."""
@@ -112,10 +115,10 @@ class Prefill:
         """Estimate the prompt tokens still to be computed."""
         while self._waiting:
             first = next(iter(self._waiting.values()))
-            done = max(now - self._began_at, 0.0) * self.speed.tokens_per_s
+            done = max(now - self._began_at, 0.0) * self.tokens_per_s
             if first.shows_first_token or done < first.uncached_tokens:
                 return self.queued_tokens - min(done, first.uncached_tokens * MOST_PROGRESS)
-            self._began_at += first.uncached_tokens / self.speed.tokens_per_s
+            self._began_at += first.uncached_tokens / self.tokens_per_s
             self._take_out(first)
         return float(self.queued_tokens)  # nothing, unless a replay knows better
 
@@ -126,6 +129,7 @@ class Prefill:
         self._waiting.clear()
         self.queued_tokens = 0
         self.speed.clear()
+        self.look_again()
 
     def _take_out(self, placement: Placement) -> None:
         placement.is_waiting = False

@@ -43,10 +43,10 @@ class Replica:
                  "errors_total", "figures", "health", "health_reason", "hearsay", "id",
                  "inflight_at_scrape", "inflight_requests", "inflight_tokens", "is_gone",
                  "kv_capacity_tokens", "last_token_at", "leaving_at", "max_running",
-                 "model_names", "others_waiting", "output_tokens_total", "pool", "prefill",
-                 "probe_streak", "process_started_at", "profile", "prompt_tokens_total",
-                 "ramp_from", "requests_total", "restarted_at", "scrape_error", "scraped_at",
-                 "settings", "warmed")  # fmt: skip
+                 "model_names", "others_inflight", "others_waiting", "output_tokens_total",
+                 "pool", "prefill", "probe_streak", "process_started_at", "profile",
+                 "prompt_tokens_total", "ramp_from", "requests_total", "restarted_at",
+                 "scrape_error", "scraped_at", "settings", "warmed")  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, *, pool: str, settings: PoolSettings) -> None:
         self.id = endpoint.replica
@@ -59,7 +59,7 @@ class Replica:
         self.scraped_at: float | None = None
         self.scrape_error = ""
         self.inflight_at_scrape = 0  # tokens of ours at the last good scrape
-        self.others_waiting = 0  # requests of others that waited then
+        self.others_inflight = self.others_waiting = 0  # requests of others then, those that waited
         self.health: Health = "unknown"
         self.health_reason = "not probed yet"
         self.probe_streak = 0  # good probes in a row if positive, bad ones if negative
@@ -154,8 +154,10 @@ class Replica:
         self.scraped_at = now
         self.inflight_at_scrape = self.inflight_tokens
         others = self._others(figures)
+        self.others_inflight = others
         self.others_waiting = min((figures.waiting or 0) + 1, others)
         self.prefill.is_shared = others > 0
+        self.prefill.look_again()
         self.scrape_error = ""
         self._measure_room()
         self._judge()

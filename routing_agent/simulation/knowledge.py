@@ -157,6 +157,7 @@ class Oracle:
             profile.join(truth.index)
             replica.profile = profile
             replica.prefill.speed = truth.speed
+            replica.prefill.look_again()
 
         pool.index = truth.index
         pool.numbered = {replica.profile.number: replica for replica in pool.replicas}

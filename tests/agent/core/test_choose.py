@@ -207,3 +207,16 @@ def test_the_less_loaded_of_two_wins_and_all_are_met() -> None:
     pool.replicas[0].begin(1000, NOW)
     chosen = {choose(request(), pool, now=NOW, chance=dice).replica.id for _ in range(60)}
     assert chosen == {"p1", "p2", "p3"}
+
+
+def test_a_session_stays_above_the_bound_for_new_ones_and_not_far_above() -> None:
+    pool = pool_state(4, policy="consistent_hash")
+    home = choose(request(7), pool, now=NOW, chance=chance()).replica
+    pool.note_placed(request(7), home, now=NOW)
+    for replica in pool.replicas:
+        replica.begin(1000, NOW)
+    home.begin(800, NOW)  # 1.5 times the mean: too much for a new session
+    stays = choose(request(7), pool, now=NOW, chance=chance())
+    assert (stays.replica, stays.route) == (home, "affinity")
+    home.begin(9000, NOW)
+    assert choose(request(7), pool, now=NOW, chance=chance()).replica is not home

@@ -10,7 +10,7 @@ from routing_agent.core import sessions
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefill import MOST_PROGRESS, Prefill
 from routing_agent.core.sessions import Sessions
-from routing_agent.core.speed import PRIOR_TOKENS_PER_S
+from routing_agent.core.speed import PRIOR_TOKENS_PER_S, Speed
 from tests.agent.core.build import NOW, pool_state
 
 
@@ -104,3 +104,17 @@ def test_sessions_are_bounded_by_time_and_number(monkeypatch: pytest.MonkeyPatch
     known.note(11, "r", now=NOW + 10, lifetime_s=99)
     known.note(12, "r", now=NOW + 10, lifetime_s=99)
     assert len(known) == 3
+
+
+def test_a_replica_leans_on_its_pools_speed_and_shared_time_counts_little() -> None:
+    pool, one, new = Speed(), Speed(), Speed()
+    one.join(pool)
+    one.join(pool)
+    for _ in range(50):
+        one.note(1000, 1.0)
+    new.join(pool)
+    assert new.tokens_per_s == pytest.approx(pool.tokens_per_s) == pytest.approx(1000, rel=0.1)
+    one.note(10, 60.0, is_shared=True)  # the engine was busy with others
+    assert one.tokens_per_s > 900
+    one.clear()
+    assert one.tokens_per_s == pytest.approx(pool.tokens_per_s)

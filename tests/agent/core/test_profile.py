@@ -145,3 +145,13 @@ def test_another_process_has_an_empty_cache_and_nothing_to_compute() -> None:
     one.prefill.give_up(placement, NOW)
     one.prefill.note_first_token(placement, NOW)
     assert one.prefill.queued_tokens == 0
+
+
+def test_an_index_says_nothing_of_a_head_that_an_engine_dropped() -> None:
+    index, profile, blocks = PrefixIndex(), PrefixProfile(9), chain([1, 2, 3])
+    profile.join(index)
+    profile.insert(blocks, NOW)
+    profile.forget(blocks[:1])
+    assert index.levels(blocks, 6) in ([], [(3, 1)])
+    profile.expire(NOW + 1)
+    assert (len(profile), index.masks) == (0, {})
