@@ -61,7 +61,7 @@ class Ended(msgspec.Struct):
     blocks: Sequence[int]  # ours
     prompt_bytes: int  # of the canonical prompt
     prompt_tokens: int  # as the engine counted them
-    cached_tokens: int  # of those, what it had already
+    cached_tokens: int | None  # of those, what it had already; None: it does not tell
     sent_at: float
     first_token_at: float
 
@@ -96,6 +96,15 @@ class KvContents:
                 view.note_known(contents, now)
 
 
+class _Piece(msgspec.Struct, gc=False):
+    """What one event stored: blocks of a prompt from one depth to another, the last by its hash."""
+
+    at: float
+    first: int
+    depth: int
+    last: int
+
+
 class _Block(msgspec.Struct, gc=False):
     content: int
     depth: int  # how many blocks a prompt has up to here
@@ -118,7 +127,7 @@ class KvView:
         self.block_tokens = 0  # of the engine's; 0 = none seen yet
         self._held: dict[int, _Block] = {}  # by the engine's hash
         self._held_contents: dict[int, int] = {}  # the engine's hash by content
-        self._latest: deque[tuple[float, int, int]] = deque(maxlen=MOST_LATEST)  # at, depth, hash
+        self._latest: deque[_Piece] = deque(maxlen=MOST_LATEST)
         self._ended: deque[tuple[float, Ended]] = deque(maxlen=MOST_ENDED)
         # For operators: blocks stored, removed, without a known beginning; prompts found or not.
         self.counts = dict.fromkeys(
@@ -150,7 +159,7 @@ class KvView:
 
     def note_ended(self, ended: Ended) -> None:
         """Note a request of ours whose answer is over; `settle` looks for its blocks."""
-        computed = ended.prompt_tokens - ended.cached_tokens
+        computed = ended.prompt_tokens - (ended.cached_tokens or 0)
         if ended.blocks and computed > self.block_tokens and self.is_followed:
             self._ended.append((ended.first_token_at + LATE_S, ended))
 
@@ -205,7 +214,8 @@ class KvView:
             self._held_contents[content] = block
             before = block
         if before is not None:
-            self._latest.append((now, depth, before))
+            first = depth - len(event.hashes) + 1
+            self._latest.append(_Piece(now, first, depth, before))
             self._believe(before, now)
         self.counts["stored"] += len(event.hashes)
 
@@ -240,24 +250,43 @@ class KvView:
         if not self.block_tokens:
             return
         depth = ended.prompt_tokens // self.block_tokens
-        last = self._last_blocks(ended, depth)
-        lineage = self._lineage(last.pop()) if len(last) == 1 else []
-        if len(lineage) != depth or not depth:
-            self.counts["unclear" if last else "unseen"] += 1
+        pieces = self._pieces(ended, depth)
+        found = [lineage for lineage in pieces if len(lineage) == depth and depth]
+        if len(found) != 1:
+            self.counts["unclear" if found else "unseen"] += 1
             return
         self.counts["found"] += 1
-        self._contents.learn(lineage, self._spread(ended, depth), now)
+        self._contents.learn(found[0], self._spread(ended, depth), now)
 
-    def _last_blocks(self, ended: Ended, depth: int) -> set[int]:
-        """Give the blocks that prompts of this length ended with while ours was computed."""
+    def _pieces(self, ended: Ended, depth: int) -> list[list[int]]:
+        """Give the prompts, by their contents, that may be ours: as long, computed when ours was.
+
+        Of several those count whose computing began where ours must have, behind what was cached,
+        and that came before our first token.
+        """
         until = ended.first_token_at + LATE_S
-        found = set()
-        for at, its_depth, block in reversed(self._latest):
-            if at < ended.sent_at:
+        found: dict[int, _Piece] = {}
+        for piece in reversed(self._latest):
+            if piece.at < ended.sent_at:
                 break
-            if its_depth == depth and at <= until:
-                found.add(block)
-        return found
+            if piece.depth == depth and piece.at <= until:
+                found[piece.last] = piece
+        ours = set(ended.blocks)
+        lineages = {last: self._lineage(last) for last in found}
+        fitting = [found[last] for last, one in lineages.items() if self._may_be(one, ours)]
+        if ended.cached_tokens is not None:
+            first = ended.cached_tokens // self.block_tokens + 1
+            fitting = [p for p in fitting if p.first == first] or fitting
+        fitting = [p for p in fitting if p.at <= ended.first_token_at] or fitting
+        return [lineages[piece.last] for piece in fitting]
+
+    def _may_be(self, lineage: Sequence[int], ours: set[int]) -> bool:
+        """Say whether nothing that is known of these contents is of another prompt than ours."""
+        for content in lineage:
+            known = self._contents.get(content)
+            if known is not None and not ours.issuperset(known):
+                return False
+        return True
 
     def _lineage(self, last: int) -> list[int]:
         """Give the contents of a prompt's blocks from its start on, as far as all are held."""

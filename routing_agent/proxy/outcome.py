@@ -167,7 +167,7 @@ def note_counted(exchange: HeldRequest, attempt: Attempt, request: RouteRequest)
                 blocks=request.blocks,
                 prompt_bytes=exchange.canonical_bytes,
                 prompt_tokens=counted,
-                cached_tokens=cached or 0,
+                cached_tokens=0 if cached is None and replica.cache.tells_cached else cached,
                 sent_at=attempt.started_at,
                 first_token_at=attempt.first_token_at,
             )

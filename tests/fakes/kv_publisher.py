@@ -44,8 +44,8 @@ class KvPublisher:
         self.number, self.kept = 0, []
         self.events = self.context.socket(zmq.PUB)
         self.replays = self.context.socket(zmq.ROUTER)
-        self.port = self._bind(self.events, self.port)
-        self.replay_port = self._bind(self.replays, self.replay_port)
+        self.port = await self._bind(self.events, self.port)
+        self.replay_port = await self._bind(self.replays, self.replay_port)
         self._task = asyncio.create_task(self._answer())
         return self
 
@@ -69,11 +69,16 @@ class KvPublisher:
         """Free what all processes share."""
         self.context.destroy(linger=0)
 
-    def _bind(self, socket: Any, port: int) -> int:
+    async def _bind(self, socket: Any, port: int) -> int:
         if not port:
             return int(socket.bind_to_random_port("tcp://127.0.0.1"))
-        socket.bind(f"tcp://127.0.0.1:{port}")
-        return port
+        async with asyncio.timeout(60):
+            while True:  # libzmq closes in its own time
+                try:
+                    socket.bind(f"tcp://127.0.0.1:{port}")
+                    return port
+                except zmq.ZMQError:
+                    await asyncio.sleep(0.01)
 
     async def _answer(self) -> None:
         while True:

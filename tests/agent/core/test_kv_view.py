@@ -29,9 +29,10 @@ def stored(first: int, count: int, *, parent: int | None = None, extra: bytes = 
 
 
 def ended(blocks: list[int], *, tokens: int | None = None, sent_at: float = NOW) -> Ended:
+    """A request of ours on an engine that does not tell what it had cached."""
     size = len(blocks)
     counted = size * BLOCK_TOKENS if tokens is None else tokens
-    return Ended(blocks, size * BLOCK_BYTES, counted, 0, sent_at, sent_at + 1)
+    return Ended(blocks, size * BLOCK_BYTES, counted, None, sent_at, sent_at + 1)
 
 
 def taught(one: KvView, first: int, ours: list[int]) -> None:
@@ -86,6 +87,23 @@ def test_two_prompts_of_one_length_at_a_time_teach_nothing() -> None:
     assert (one.counts["unclear"], one.counts["found"]) == (2, 0)
     one.apply(Removed([10, 11, 25, 26]), NOW + 9)
     assert len(profile) == 0
+
+
+def test_what_is_known_or_cached_tells_prompts_of_one_length_apart() -> None:
+    one, _ = view()
+    taught(one, 10, [901, 902])
+    one.apply(stored(12, 1, parent=11), NOW + 20.2)  # goes on in what is known to be ours
+    one.apply(stored(25, 3), NOW + 20.3)
+    one.note_ended(Ended([901, 902, 903], 192, 50, 32, NOW + 20, NOW + 21))
+    one.note_ended(Ended([801, 802, 803], 192, 48, 0, NOW + 20, NOW + 21))
+    one.settle(NOW + 30)
+    assert one.counts["found"] == 3
+    one.apply(stored(34, 2), NOW + 40.1)
+    one.apply(stored(43, 1), NOW + 40.2)
+    one.apply(stored(44, 1, parent=43), NOW + 41.5)  # came after our first token: another's
+    one.note_ended(Ended([701, 702], 128, 32, 0, NOW + 40, NOW + 41))
+    one.settle(NOW + 50)
+    assert one.counts["found"] == 4
 
 
 def test_lengths_tell_prompts_apart_that_are_computed_at_a_time() -> None:
