@@ -198,3 +198,17 @@ def test_what_was_learned_and_held_is_bounded(monkeypatch) -> None:
     one, _ = view(contents)
     taught(one, 10, [901, 902, 903])
     assert len(contents) == 2
+
+
+def test_what_is_no_news_or_lost_its_beginning_changes_nothing() -> None:
+    one, profile = view()
+    profile.insert([901, 902], NOW)
+    taught(one, 10, [901, 902])
+    taught(one, 10, [901, 902])
+    assert (one.counts["found"], profile.matching([901, 902])) == (2, 2)
+    one.apply(Removed([10]), NOW + 5)
+    one.apply(Stored([], None, array("I"), BLOCK_TOKENS, []), NOW + 6)
+    one.apply(stored(12, 1, parent=11), NOW + 6.5)
+    one.note_ended(ended([901, 902, 903], sent_at=NOW + 6))
+    one.settle(NOW + 20)
+    assert one.counts["unseen"] == 1
