@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.telemetry.snapshots import NoData
-from routing_agent.wire import EngineProcess, Gpu, ReplicaReport, Report
+from routing_agent.wire import EngineProcess, Gpu, PrefixReport, ReplicaReport, Report
 
 FRESH_S = 10.0  # five missed reports; older figures are shown as what they are, not as present
 
@@ -33,6 +33,7 @@ class ReplicaNow:
     errors_total: int | None = None
     engine_version: str = ""
     scrape_error: str = ""
+    prefix: PrefixReport | None = None  # of the agent that knows most of its cache
 
     @property
     def is_fresh(self) -> bool:
@@ -75,6 +76,11 @@ def _together(views: list[tuple[ReplicaReport, float]]) -> ReplicaNow:
         errors_total=sum(r.errors_total for r in reports),
         engine_version=engine.engine_version,
         scrape_error=engine.scrape_error,
+        prefix=max(
+            (r.prefix for r in reports if r.prefix is not None),
+            key=lambda p: p.blocks,
+            default=None,
+        ),
     )
 
 

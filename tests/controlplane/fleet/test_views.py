@@ -13,6 +13,8 @@ from controlplane.audit.models import AuditEvent
 from controlplane.domain.replica_states import State
 from controlplane.fleet.models import Pool, Replica
 from controlplane.routing import selectors as routing
+from controlplane.telemetry import recent
+from routing_agent import wire
 from tests.controlplane.staff import poll, signed_in
 from tests.factories import make_agent, make_node, make_pool, make_replica
 
@@ -166,6 +168,20 @@ def test_without_redis_pages_say_what_is_missing(replica):
     page = signed_in().get("/pools/chat/").content.decode()
     assert "No live figures." in page
     assert "Traffic is not affected" in page
+
+
+def test_what_agents_believe_of_a_cache_is_shown(replica, monkeypatch):
+    def told(blocks, **more):
+        prefix = wire.PrefixReport(blocks=blocks, capacity_blocks=900, **more)
+        seen = wire.ReplicaReport(replica=replica.public_id, health="healthy", prefix=prefix)
+        return wire.Report(agent="a", number=1, started_at=0.0, sent_at=0.0, replicas=(seen,))
+
+    most = told(450, prefill_tokens_per_s=410.0, kv_events="last heard 1 s ago")
+    monkeypatch.setattr(recent, "latest_reports", lambda: {"a": (told(7), 1.0), "b": (most, 1.5)})
+    page = signed_in().get(f"/replicas/{replica.public_id}/").content.decode()
+    assert "450 of 900 blocks believed cached" in page
+    assert "410 tokens a second, as learned" in page
+    assert "last heard 1 s ago" in page
 
 
 def test_names_are_text():
