@@ -227,6 +227,8 @@ class EngineProcesses:
                 marks.tell(record.pid, signal.SIGKILL, group=True)
             self._bound_log(record.replica)
             return
+        if child is not None and status is None:
+            status = child.poll()  # it ended since we asked
         for left_behind in marks.marked_pids(self._mark(record.replica)):
             marks.tell(left_behind, signal.SIGKILL, group=False)  # they may hold its GPUs
         self._ended(record, status, now)

@@ -8,7 +8,12 @@ import pytest
 
 from tests.console.conftest import AXE
 
-pytestmark = [pytest.mark.browser, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.redis,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(600),  # a walk over all pages on a busy machine
+]
 
 AXE_RUN = """async (rules) => {
   const found = await axe.run(document, {resultTypes: ["violations"], ...rules});
