@@ -7,6 +7,7 @@ one packed field a replica, near 1 KB for eight replicas; 720 steps make an hour
 
 Keys: `sb:agent:<id>` newest report · `sb:agents` who reported when · `sb:counters:<id>` the agent's
 counters as last booked · `sb:pool:<slug>:<step>` and `sb:minute:<slug>:<minute>` sums over agents ·
+`sb:placed:<id>` what it placed, for the other agents ·
 `sb:stretch:<slug>:<begin>:<end>` sums over an outage, known by `sb:stretches:<slug>` ·
 `sb:gpu:<agent>:<minute>` readings · `sb:preempted:<pool>` engines' own counts, which several
 agents tell · `sb:told:<minute>` which subjects have a minute · `sb:dirty` minutes to roll up, by
@@ -15,10 +16,12 @@ when they last changed. They are derived inside a script: a Redis Cluster will n
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 import redis
 import structlog
 from django.conf import settings
@@ -27,7 +30,7 @@ from redis.retry import Retry
 
 from controlplane.telemetry import packing, scripts, spreading
 from controlplane.telemetry.snapshots import GpuStep, Minute, NoData, PoolStep
-from routing_agent.wire import Report
+from routing_agent.wire import AgentPlaced, Report
 
 log = structlog.get_logger()
 
@@ -35,6 +38,8 @@ STEP_S = 5
 KEEP_S = 3600
 SUMMARY_S = 60
 CIRCUIT_S = 2.0
+EXCHANGED_S = 6  # how long what an agent placed is news: three of its reports
+EXCHANGED_BYTES = 256 * 1024  # of others' placements in the answer to one report
 
 
 class RecentStore:
@@ -73,6 +78,32 @@ class RecentStore:
         now = time.time()
         found = {n: packing.read_newest(b) for n, b in zip(names, blobs, strict=True) if b}
         return {n: (got[0], max(0.0, now - got[1])) for n, got in found.items() if got}
+
+    def exchange(self, report: Report, now: float) -> tuple[AgentPlaced, ...] | NoData:
+        """Keep what an agent placed for a few seconds, and give what the others did.
+
+        At most `EXCHANGED_BYTES` of it; with many agents another part of them each time.
+        """
+        told = AgentPlaced(agent=report.agent, number=report.number, placed=report.placed or ())
+        key = f"sb:placed:{report.agent}"
+
+        def swap() -> Any:
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.set(key, msgspec.msgpack.encode(told), ex=EXCHANGED_S)
+            pipe.zrangebyscore("sb:agents", now - EXCHANGED_S, "+inf")
+            names = [a.decode() for a in pipe.execute()[1] if a.decode() != report.agent]
+            random.shuffle(names)
+            return self._redis.mget([f"sb:placed:{name}" for name in names]) if names else []
+
+        blobs = self._guarded(swap)
+        if isinstance(blobs, NoData):
+            return blobs
+        found, room = [], EXCHANGED_BYTES
+        for blob in blobs:
+            if blob is not None and len(blob) <= room:
+                room -= len(blob)
+                found.append(msgspec.msgpack.decode(blob, type=AgentPlaced))
+        return tuple(found)
 
     def pool_steps(
         self, pool: str, start_s: int, end_s: int, base_s: int = STEP_S
@@ -212,9 +243,14 @@ def book(report: Report, now: float) -> None:
     store().book(report, now)
 
 
+def exchange(report: Report, now: float) -> tuple[AgentPlaced, ...] | NoData:
+    """Keep what an agent placed, and give what the others did lately."""
+    return store().exchange(report, now)
+
+
 def latest_reports() -> dict[str, tuple[Report, float]] | NoData:
     """Give each agent's newest report with its age in seconds."""
     return store().latest_reports()
 
 
-__all__ = ["RecentStore", "book", "latest_reports", "store"]
+__all__ = ["RecentStore", "book", "exchange", "latest_reports", "store"]

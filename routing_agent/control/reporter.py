@@ -19,6 +19,7 @@ import structlog
 
 from routing_agent import __version__, wire
 from routing_agent.control.clock import ControlClock
+from routing_agent.control.exchange import PlacementExchange
 from routing_agent.control.identity import Identity, error_text
 from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.receiver import Receiver
@@ -88,12 +89,14 @@ class Reporter:
     _hurry: bool = False
     _usage_pause_s: float = 0.0
     _usage_again_at: float = 0.0  # monotonic
+    _exchange: PlacementExchange = field(init=False)
     _records: Shipment[wire.RequestRecord] = field(init=False)
     _pairs: Shipment[wire.ShadowPair] = field(init=False)
 
     def __post_init__(self) -> None:
         self._interval_s = self.link.identity.report_interval_s
         self._taken_at = self._started_mono
+        self._exchange = PlacementExchange(self.sources.fleet)
         self._records = Shipment(self.sources.records)
         self._pairs = Shipment(self.sources.pairs, batch=PAIRS_BATCH)
 
@@ -124,6 +127,7 @@ class Reporter:
         self._interval_s = reply.report_interval_s
         await self._book_usage(report, reply.usage_acknowledged)
         self._book_records(report, reply)
+        self._exchange.hear(reply.others, time.monotonic())
         await self._follow(reply)
         return True
 
@@ -170,6 +174,7 @@ class Reporter:
             pools=pools,
             tenants=tenants,
             usage=usage,
+            placed=self._exchange.take(self._taken_at),
             records=self._records.take(self._taken_at),
             shadow_pairs=self._pairs.take(self._taken_at),
         )

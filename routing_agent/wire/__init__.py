@@ -155,10 +155,16 @@ from routing_agent.wire.pool_settings import (
     PoolSettings as PoolSettings,
 )
 from routing_agent.wire.reports import (
+    AgentPlaced as AgentPlaced,
+)
+from routing_agent.wire.reports import (
     Histogram as Histogram,
 )
 from routing_agent.wire.reports import (
     ModelPath as ModelPath,
+)
+from routing_agent.wire.reports import (
+    Placed as Placed,
 )
 from routing_agent.wire.reports import (
     PoolDelta as PoolDelta,

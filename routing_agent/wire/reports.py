@@ -140,6 +140,26 @@ class UsageRecord(Message, frozen=True, kw_only=True):
     estimated: bool = False  # the engine gave no usage figures; counted by us
 
 
+class Placed(Message, frozen=True, kw_only=True):
+    """What an agent placed on a replica since its report before, for the other agents."""
+
+    pool: str
+    replica: str
+    hashes: bytes = b""  # of prompts' beginnings, 8 bytes each, the lowest first
+    inserted_blocks: Count = 0  # new to the replica, as that agent believes
+    work_tokens: Count = 0  # that the replica has to compute of it
+    waiting: Count = 0  # prompts of that agent without a first token, when it told
+    waiting_tokens: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class AgentPlaced(Message, frozen=True, kw_only=True):
+    """What another agent told in its newest report; advisory, heard once by that number."""
+
+    agent: str
+    number: Count
+    placed: tuple[Placed, ...] = ()
+
+
 class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report"):
     """An agent's heartbeat, every two seconds with jitter.
 
@@ -174,6 +194,8 @@ class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report")
     leases: LeaseHealth | None = None  # None: an older agent, which does not tell
     open_connections: Count = 0
     memory_bytes: Count | None = None
+    # 64 KiB of hashes at most. `None`: no pool here is chosen in by prefixes, or an older agent.
+    placed: tuple[Placed, ...] | None = None
 
 
 class ReportReply(Message, frozen=True, kw_only=True, tag_field="kind", tag="report-reply"):
@@ -186,3 +208,4 @@ class ReportReply(Message, frozen=True, kw_only=True, tag_field="kind", tag="rep
     records_acknowledged: Count = 0  # of `Report.records`, those up to this number are stored
     shadow_pairs_acknowledged: Count = 0
     report_interval_s: Seconds = 2.0
+    others: tuple[AgentPlaced, ...] = ()  # where `Report.placed` was given

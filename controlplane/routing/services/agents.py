@@ -24,6 +24,7 @@ from controlplane.routing.models import Delivery, Publication, RoutingEpoch
 from controlplane.routing.services import halting
 from controlplane.routing.services.halting import note_running
 from controlplane.telemetry import recent
+from controlplane.telemetry.snapshots import NoData
 from controlplane.wake import waker
 from routing_agent import wire
 
@@ -149,13 +150,24 @@ def book_report(
         note_running(current, agent.node.name, report)
         _book_agent(agent, report, current)
         _book_node(agent.node, report.node)
-        _keep_recent(report)
+        _keep_recent(msgspec.structs.replace(report, placed=None))
     return wire.ReportReply(
         server_time=time.time(),
         lineage=current.lineage,
         epoch=0 if current.halted_reason else current.epoch,
         usage_acknowledged=usage_acknowledged,
+        others=() if report.placed is None else _others_placed(report),
     )
+
+
+def _others_placed(report: wire.Report) -> tuple[wire.AgentPlaced, ...]:
+    """Hand agents' placements on; advisory, so that a store that is gone costs nothing else."""
+    try:
+        found = recent.exchange(report, time.time())
+    except Exception:
+        log.exception("placements_not_exchanged", agent=report.agent)
+        return ()
+    return () if isinstance(found, NoData) else found
 
 
 def _keep_recent(report: wire.Report) -> None:

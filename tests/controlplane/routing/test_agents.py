@@ -183,6 +183,21 @@ class TestReports:
         assert node.gpus == [{"index": 0, "model": "A100", "memory_bytes": 80}]
         assert (node.driver_version, node.hostname) == ("570.1", "declared")
 
+    def test_placements_are_handed_on_where_an_agent_tells_its_own(self, fake, monkeypatch):
+        others = (wire.AgentPlaced(agent="agt-2", number=3),)
+        told = []
+        monkeypatch.setattr(recent, "book", lambda report, now: told.append(report.placed))
+        monkeypatch.setattr(recent, "exchange", lambda report, now: others)
+        assert self.book(fake).others == ()
+        assert self.book(fake, placed=()).others == others
+        assert told == [None, None], "the newest report is kept without them"
+
+        def failing(report, now):
+            raise RuntimeError("no store")
+
+        monkeypatch.setattr(recent, "exchange", failing)
+        assert self.book(fake, placed=()).others == ()
+
     def test_a_failing_recent_store_never_costs_the_answer(self, fake, caplog):
         class Broken:
             def book(self, report, now):

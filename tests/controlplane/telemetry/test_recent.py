@@ -164,3 +164,18 @@ def test_a_pool_of_more_replicas_than_one_call_carries_is_booked_whole(store):
     many = tuple(replica(replica=f"rpl-{i}", kv_usage=0.5) for i in range(1201))
     store.book(report(1, replicas=many), T0)
     assert len(steps_of(store)[0].replicas) == 1201
+
+
+def test_agents_hear_of_each_others_placements_for_a_few_seconds(store):
+    def tell(agent, number, *placed, at=T0):
+        store.book(report(number, agent=agent), at)
+        return store.exchange(report(number, agent=agent, placed=placed), at)
+
+    one = wire.Placed(pool="chat", replica="rpl-1", hashes=b"12345678", work_tokens=5)
+    assert tell("agt-1", 1, one) == ()
+    assert tell("agt-2", 4) == (wire.AgentPlaced(agent="agt-1", number=1, placed=(one,)),)
+    assert tell("agt-1", 2, at=T0 + 1) == (wire.AgentPlaced(agent="agt-2", number=4),)
+    big = wire.Placed(pool="chat", replica="rpl-1", hashes=b"x" * 300_000)
+    tell("agt-3", 1, big, at=T0 + 1)
+    assert [told.agent for told in tell("agt-2", 5, at=T0 + 2)] == ["agt-1"], "too much is left out"
+    assert tell("agt-2", 6, at=T0 + 60) == (), "who has gone silent is not heard of"
