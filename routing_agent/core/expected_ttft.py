@@ -164,7 +164,8 @@ def near_tie(
     if len(near) == 1:
         return best
     if not request.blocks:
-        return min(near, key=_load)
+        least = min(_load(cost) for cost in near)
+        near = [cost for cost in near if _load(cost) <= least]
     works = [cost.replica.prefill.recent_work(now) / cost.weight for cost in near]
     mean = sum(works) / len(works)
     named, most = best, -1

@@ -32,7 +32,7 @@ class PoolSettings(Message, frozen=True, kw_only=True):
     router read it (`tests/contract/` holds them equal). Seconds and counts.
     """
 
-    policy: PolicyName = "least_tokens"
+    policy: PolicyName = "expected_ttft"
     affinity_key: Literal["session", "user"] = "session"
     virtual_nodes: Annotated[int, Meta(ge=1, le=4096)] = 160
     ring_bound: Annotated[float, Meta(ge=1)] = 1.25

@@ -74,7 +74,7 @@ def test_a_policy_changes_in_a_dialog_by_before_and_after_with_a_reason(visit, f
     tab.select_option("select[name=setting-policy]", "round_robin")
     tab.click("text=Review change")
     tab.wait_for_selector("#dialog table.diff")
-    assert "least_tokens" in visitor.text("#dialog table.diff")
+    assert "expected_ttft" in visitor.text("#dialog table.diff")
     assert "round_robin" in visitor.text("#dialog table.diff")
     assert tab.evaluate("document.activeElement.textContent") == "Cancel"
     tab.fill("#dialog input[name=reason]", "even load wanted")

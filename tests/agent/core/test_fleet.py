@@ -194,10 +194,10 @@ def test_explanations_use_the_same_code_and_take_no_turn() -> None:
     cursor = made.pools["p"].cursor
     asked = wire.ExplainRequest(model="m", tenant="t", session="s", prompt="hello")
     found = explain(made, asked, now=NOW)
-    assert (found.pool, found.version, found.policy) == ("p", "1", "least_tokens")
+    assert (found.pool, found.version, found.policy) == ("p", "1", "expected_ttft")
     assert (found.replica, found.route) == ("p1", "load")
     assert [c.replica for c in found.candidates] == ["p0", "p1"]
-    assert found.candidates[0].terms["inflight_tokens"] == 500
+    assert found.candidates[0].terms["held_tokens"] == 64
     assert made.pools["p"].cursor == cursor
     assert made.replicas["p1"].inflight_requests == 0
 

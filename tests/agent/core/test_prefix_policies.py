@@ -234,3 +234,14 @@ def test_of_many_holders_some_are_looked_at_and_not_always_the_same() -> None:
         assert len(found) <= 20
         seen |= {r.id for r in found}
     assert len(seen) > 40
+
+
+def test_idle_replicas_share_short_prompts_of_which_nothing_can_be_known() -> None:
+    pool = pool_state(2, policy="expected_ttft")
+    taken: Counter[str] = Counter()
+    for session in range(40):
+        request = RouteRequest(20, session, prompt_tokens=20)
+        replica = chosen(pool, request)
+        settle(pool, request, replica)
+        taken[replica.id] += 1
+    assert min(taken.values()) >= 12

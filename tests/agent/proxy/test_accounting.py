@@ -71,7 +71,7 @@ async def test_clients_that_leave_before_the_answer_free_the_engine(rig: Rig) ->
 async def test_mixed_failures_leave_no_charge_behind(rig: Rig) -> None:
     """R08: resets mid-stream and 503s, then the next requests are balanced."""
     await rig.start(in_turn(*[breaking, failing(503)] * 10), obliging())
-    rig.configure(breaker_failures=1000)
+    rig.configure(breaker_failures=1000, policy="least_tokens")
     await asyncio.gather(*(rig.ask(STREAM) for _ in range(50)))
     rig.assert_nothing_is_left()
     rig.engines[0].script = obliging()
@@ -102,8 +102,9 @@ async def test_load_counts_from_the_moment_of_dispatch(rig: Rig) -> None:
 
 
 async def test_ties_do_not_always_go_to_the_same_replica(rig: Rig) -> None:
-    """R09: idle replicas take turns."""
+    """R09: idle replicas take turns where nothing else tells them apart."""
     await rig.start(obliging(), obliging())
+    rig.configure(policy="least_tokens")
     for _ in range(10):
         await rig.ask(chat())
     assert rig.calls == [5, 5]

@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -27,10 +28,11 @@ async def started(
     await rig.start(*scripts)
     wanted = tuple(one.served_name for one in adapters)
     [first] = rig.table.pools
+    by_load = msgspec.structs.replace(first.settings, policy="least_tokens")  # both are used
     endpoints = tuple(rig.endpoint(i, adapters=wanted, **changes) for i in range(len(rig.engines)))
     rig.apply(
         pools=(wire.Pool(name="p", model="m", version="1", overload="queue",
-                         settings=first.settings, endpoints=endpoints),),
+                         settings=by_load, endpoints=endpoints),),
         models=(wire.ModelRoute(model="m", aliases=("alias",),
                                 split=(wire.WeightedPool(pool="p"),)),),
         adapters=adapters,

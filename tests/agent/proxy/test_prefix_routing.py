@@ -149,6 +149,7 @@ async def test_what_the_engine_counts_corrects_what_was_believed(rig: Rig) -> No
 
 async def test_policies_without_prefixes_and_pools_of_one_know_of_none(rig: Rig) -> None:
     await rig.start(obliging(), obliging())
+    rig.configure(policy="least_tokens")
     await rig.ask(turn("q0"))
     rig.configure(policy="expected_ttft")
     rig.set_endpoints(rig.endpoint(0))

@@ -76,14 +76,14 @@ async def test_a_stream_passes_through_all_stages(rig: Kept) -> None:
     assert record.output_tokens > 0
     assert record.ttft_s is not None
     assert record.decision.replica == reply.headers["x-signalbox-replica"]
-    assert (record.decision.policy, record.decision.pool) == ("least_tokens", "p")
+    assert (record.decision.policy, record.decision.pool) == ("expected_ttft", "p")
     assert record.decision.candidates_total == 2
     chosen, other = record.decision.candidates
     assert (chosen.replica, {chosen.replica, other.replica}) == (
         record.decision.replica,
         {"r0", "r1"},
     )
-    assert chosen.terms["inflight_tokens"] == 0.0  # as compared, before the request was charged
+    assert chosen.terms["held_tokens"] == 0.0  # as compared, before the request was charged
     assert [(a.replica, a.outcome) for a in record.attempts] == [(chosen.replica, "good")]
 
 

@@ -34,7 +34,7 @@ def test_a_pool_shows_every_setting_with_its_default_and_whether_it_is_overridde
     assert set(shown["settings"]) == set(SETTINGS)
     assert shown["settings"]["policy"] == {
         "value": "round_robin",
-        "default": "least_tokens",
+        "default": "expected_ttft",
         "overridden": True,
     }
     assert shown["settings"]["max_retries"]["value"] == 0

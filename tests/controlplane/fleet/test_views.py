@@ -249,7 +249,7 @@ def editor():
 def test_a_policy_change_is_shown_before_and_after_first(editor):
     answer = editor.post("/pools/chat/edit/", form_of(editor, **{"setting-policy": "round_robin"}))
     page = answer.content.decode()
-    assert "least_tokens" in page
+    assert "expected_ttft" in page
     assert "round_robin" in page
     assert Pool.objects.get().settings == {}
 
