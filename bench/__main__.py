@@ -70,6 +70,8 @@ def main(words: list[str]) -> int:
 def _command(name: str, words: list[str]) -> int:
     if not _has_what_it_needs():
         return 1
+    if name == "choose":
+        import_module("routing_agent.compiled").use()  # before anything else of the package
     module = import_module(COMMANDS[name][0])
     parser = argparse.ArgumentParser(
         prog=f"bin/bench {name}", description=module.__doc__, allow_abbrev=False

@@ -17,10 +17,6 @@ from typing import Final
 
 import msgspec
 
-from routing_agent import compiled
-
-compiled.use()  # before anything else of the package is imported
-
 from routing_agent import wire
 from routing_agent.core.choose import POLICIES, RouteRequest, choose
 from routing_agent.core.fleet import Fleet, PoolState
