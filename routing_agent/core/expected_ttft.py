@@ -17,9 +17,9 @@ from routing_agent.wire import PoolSettings
 # session's replica, its place on the ring, the least loaded seen last time and a few by chance.
 WHOLE_UP_TO: Final = 24
 MOST_LEVELS: Final = 6
-MOST_HOLDERS: Final = 5
+MOST_HOLDERS: Final = 4
 REMEMBERED: Final = 3
-BY_CHANCE: Final = 5
+BY_CHANCE: Final = 4
 RING_PLACES: Final = 1
 
 # Between the soft and the hard KV watermark a prompt is expected to wait up to so long for others
