@@ -16,6 +16,7 @@ from routing_agent.wire import EngineProcess
 
 BACKOFF_S = 5.0  # doubles with every failure in a row
 LONGEST_BACKOFF_S = 300.0
+UNKNOWN_ENDS_AFTER_S = 600.0  # as long as a drain may take unless a pool says otherwise
 FAILURES_AT_MOST = 6  # in a row; then it is given up, and scaling may try another place
 
 _RUNS = frozenset({
@@ -60,6 +61,23 @@ def stop_serial(starts: int, obeyed: int = 0) -> int:
             backup may be behind it, and an older number is refused.
     """
     return 2 * max(starts, obeyed // 2) + 1
+
+
+def may_end_unknown(engine: EngineProcess, *, in_charge_since: datetime, now: datetime) -> bool:
+    """Say whether an engine may be ended whose replica this database does not know.
+
+    One that was started since we are in charge of its agent was deleted here. One from before, by
+    another database or by this one before its backup, may still serve: its requests get the time
+    that a drain has. Nobody can use it afterwards, for the key it was started with is lost.
+
+    Args:
+        in_charge_since: when its agent registered here, or a restored database was adopted if that
+            was later.
+    """
+    begun = engine.started_at
+    if begun is not None and begun > in_charge_since.timestamp():
+        return True
+    return now - in_charge_since >= timedelta(seconds=UNKNOWN_ENDS_AFTER_S)
 
 
 def next_step(run: RunView, engine: EngineProcess | None, *, now: datetime) -> Step | None:

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from controlplane.audit.models import FleetRevision
+from controlplane.audit.models import AuditEvent, FleetRevision
 from controlplane.catalog.models import AdapterVersion, Model
 from controlplane.catalog.selectors import live_adapter_versions
 from controlplane.domain.fleet_snapshot import (
@@ -48,6 +48,12 @@ class Observed:
     def complete(self) -> bool:
         """Say whether every agent obeys it."""
         return self.n == self.m
+
+
+def adopted_at() -> datetime | None:
+    """Give when publishing last went on after a restored backup; None: it never did."""
+    rows = AuditEvent.objects.filter(verb="routing.adopt").order_by("-at")
+    return rows.values_list("at", flat=True).first()
 
 
 def publication() -> Publication:

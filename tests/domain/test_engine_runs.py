@@ -11,6 +11,7 @@ from controlplane.domain.engine_runs import (
     RunView,
     Step,
     backoff_s,
+    may_end_unknown,
     next_step,
     start_serial,
     stop_serial,
@@ -97,3 +98,14 @@ def test_the_numbers_of_actions_grow_with_every_start():
 )
 def test_a_stop_is_never_older_than_what_was_obeyed(starts, obeyed, serial):
     assert stop_serial(starts, obeyed) == serial
+
+
+@pytest.mark.parametrize(
+    ("started_s", "passed_s", "may"),
+    [(1, 0, True), (-1, 599, False), (-1, 600, True), (None, 599, False), (None, 600, True)],
+)
+def test_an_engine_of_before_we_were_in_charge_gets_the_time_of_a_drain(started_s, passed_s, may):
+    began = None if started_s is None else NOW.timestamp() + started_s
+    now = NOW + timedelta(seconds=passed_s)
+    one = engine("running", started_at=began)
+    assert may_end_unknown(one, in_charge_since=NOW, now=now) is may

@@ -120,6 +120,16 @@ class Stack:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
 
+    @contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """Keep a service from answering while its sockets stay open."""
+        pid = self.pid(name)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def epochs(self) -> list[int]:
         """Give the epoch that each agent says it runs."""
         return [self._epoch(self.ports.admin(number)) for number in (1, 2)]

@@ -146,6 +146,7 @@ class FakeAgent:
                 serial=action.serial,
                 port=action.do.port if starts else 0,
                 gpus=action.do.gpus if starts else (),
+                started_at=time.time() if starts else None,
             )
             return wire.ActionReceipt(outcome="accepted")
 

@@ -19,6 +19,7 @@ from controlplane.audit.services import Actor
 from controlplane.domain.engine_runs import (
     RunView,
     Step,
+    may_end_unknown,
     next_step,
     start_serial,
     stop_serial,
@@ -54,7 +55,7 @@ def execute_all(now: datetime) -> str:
     rows = list(known.exclude(recent).select_related("node__agent", "pool__model_version__model"))
     post = Post()
     steps = sum(_take(row, engines.get(row.public_id), post, now) for row in rows)
-    stopped = _stop_orphans(said, current, post)
+    stopped = _stop_orphans(said, current, post, now)
     _measure(rows)
     return f"{len(rows)} engines looked at, {steps + stopped} steps"
 
@@ -177,7 +178,7 @@ def _stop(replica: str) -> wire.StopEngine:
     return wire.StopEngine(replica=replica, patience_s=STOP_PATIENCE_S)
 
 
-def _stop_orphans(said: selectors.Heard, current: Publication, post: Post) -> int:
+def _stop_orphans(said: selectors.Heard, current: Publication, post: Post, now: datetime) -> int:
     """Stop engines whose replicas nobody knows any more: they were deleted while they ran.
 
     An agent that runs a newer table than ours knows more than this database: it was restored from
@@ -191,13 +192,22 @@ def _stop_orphans(said: selectors.Heard, current: Publication, post: Post) -> in
         if e.state == "running"
     }
     known = Replica.objects.filter(public_id__in=running).values_list("public_id", flat=True)
-    orphans = set(running) - set(known)
-    for replica in sorted(orphans):
+    stopped = 0
+    for replica in sorted(set(running) - set(known)):
         public_id, engine = running[replica]
         agent = Agent.objects.filter(public_id=public_id).first()
-        if agent is not None:
-            post.send(agent, _stop(replica), engine.serial + 1)
-    return len(orphans)
+        if agent is None or not may_end_unknown(
+            engine, in_charge_since=_in_charge_since(agent), now=now
+        ):
+            continue
+        post.send(agent, _stop(replica), engine.serial + 1)
+        stopped += 1
+    return stopped
+
+
+def _in_charge_since(agent: Agent) -> datetime:
+    adopted = routing.adopted_at()
+    return max(agent.registered_at, adopted) if adopted else agent.registered_at
 
 
 def _measure(rows: list[Replica]) -> None:

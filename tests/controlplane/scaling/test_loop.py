@@ -17,6 +17,7 @@ from controlplane.domain.replica_states import State
 from controlplane.fleet import services as fleet_services
 from controlplane.fleet.models import Agent, Pool, Replica
 from controlplane.fleet.selectors import _seats
+from controlplane.routing import services as routing
 from controlplane.routing.models import Publication
 from controlplane.routing.selectors import fleet_snapshot
 from controlplane.scaling import selectors, services
@@ -330,11 +331,16 @@ class TestDown:
         newest = Publication.objects.get()
         Publication.objects.update(epoch=newest.epoch - 1)
         services.execute_all(fleet.now)  # before any agent spoke
-        Publication.objects.update(halted_reason="agent node-1 runs a newer epoch")
+        Publication.objects.update(
+            halted_reason="agent node-1 runs a newer epoch", halted_at=fleet.now,
+            highest_reported_epoch=newest.epoch,
+        )  # fmt: skip
         assert services.execute_all(fleet.now).startswith("halted: agent node-1")
+        routing.adopt(**WHY)
+        fleet.report()
+        services.execute_all(timezone.now() + timedelta(seconds=595))  # its requests may end
         assert fleet.actions(wire.StopEngine) == []
-        Publication.objects.update(epoch=newest.epoch, halted_reason="")  # adopted
-        services.execute_all(fleet.now)
+        services.execute_all(timezone.now() + timedelta(seconds=605))
         assert len(fleet.actions(wire.StopEngine)) == 1
 
     def test_while_publishing_is_halted_nothing_is_decided(self, fleet):
