@@ -173,15 +173,19 @@ def _named_changes(noun: str, old: dict[str, Any], new: dict[str, Any]) -> list[
     return sorted(lines)
 
 
+FEW_FIELDS = 3
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, msgspec.Struct):
-        changed = {
-            name: getattr(value, name)
-            for name in value.__struct_fields__
-            if getattr(value, name) != getattr(type(value)(), name, None)
-        }
-        return str(changed) if changed else "defaults"
-    return str(value)
+        known = msgspec.structs.fields(value)
+        told = [(field, getattr(value, field.name)) for field in known]
+        if len(known) > FEW_FIELDS:  # of settings only what is not the default
+            told = [(field, one) for field, one in told if one != field.default]
+        return ", ".join(f"{field.name} {_plain(one)}" for field, one in told) or "defaults"
+    if isinstance(value, (tuple, list)):
+        return "; ".join(map(_plain, value)) or "nothing"
+    return "nothing" if value is None else str(value)
 
 
 class ExplainView(RoleRequired):
