@@ -35,6 +35,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.lora_engine import LOAD, UNLOAD, LoraEngine
 
 QUICK = wire.PoolSettings(
+    policy="round_robin",  # each replica is asked, however alike the questions
     probe_interval_s=0.05, probe_failures=1, probe_recoveries=1, scrape_interval_s=0.05,
     slow_start_s=0, retry_backoff_s=0.01, drain_limit_s=60,
 )  # fmt: skip
