@@ -80,17 +80,21 @@ class Suite:
 
     def _passes(self, scratch: str) -> dict[str, Callable[[], Outcome]]:
         """Give what runs beside the main pass, the longest first."""
-        waiting = partial(self._measured, WAITING, f"{scratch}/waiting", aside=True)
+        others = [*WAITING, f"--ignore={RELAY_TESTS}"]
+        waiting = partial(self._measured, others, f"{scratch}/waiting", aside=True)
+        relay = partial(self._measured, [RELAY_TESTS], f"{scratch}/relay", aside=True)
         passes: dict[str, Callable[[], Outcome]] = {
             "tests that mostly wait": waiting,
             "stories": partial(self._aside, *STORIES),
             "tests in browsers": partial(self._aside, *IN_BROWSERS),
             "tests end to end": partial(self._aside, *END_TO_END),
+            "tests of the relay": relay,
             "tests on PostgreSQL": self.on_postgresql,
             "relay compiled": self._compiled,
         }
         if self.words:  # then the main pass looks at all folders
-            del passes["tests that mostly wait"], passes["relay compiled"]
+            for title in ("tests that mostly wait", "tests of the relay", "relay compiled"):
+                del passes[title]
         return passes
 
     def _measured(self, words: Sequence[str], file: str, *, aside: bool = False) -> Outcome:
