@@ -134,7 +134,7 @@ def _us(call: Callable[[int], object], args: argparse.Namespace) -> float:
     best, number = float("inf"), 0
     for _ in range(5):
         began, calls = time.process_time(), 0
-        while time.process_time() - began < args.seconds / 5:
+        while not calls or time.process_time() - began < args.seconds / 5:
             for _ in range(20):
                 call(number)
                 number += 1
