@@ -18,8 +18,9 @@ from typing import Final
 import msgspec
 
 from routing_agent import wire
-from routing_agent.core.choose import POLICIES, RouteRequest, choose
+from routing_agent.core.choose import POLICIES, choose
 from routing_agent.core.fleet import Fleet, PoolState
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefix import chain
 from routing_agent.wire import PolicyName
 

@@ -1,6 +1,6 @@
 """How much of real conversations our policies find cached, by the engines' own counters.
 
-    python -m bench.conversations --policies least_tokens consistent_hash expected_ttft
+    bin/bench conversations --policies least_tokens consistent_hash expected_ttft
 
 Starts simulated engines and our agent anew for each policy and lets people talk: each conversation
 begins with one of a few shared system texts and goes on for some turns, every turn with all that
@@ -19,12 +19,14 @@ import random
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.live_client import Ending, ask
+from bench.live_client import Ending, ask, get_json
+from bench.live_run import until
+from bench.machine import BenchError, cpu_s
 from routing_agent.engine.base import EngineLoad
 from routing_agent.engine.drivers import driver_for
 from routing_agent.http_client import CallFailed, HttpClient
@@ -106,19 +108,26 @@ def engine_words(options: argparse.Namespace, number: int) -> list[str]:
 async def load_of(client: HttpClient, url: str, engine: str) -> EngineLoad:
     """Read an engine's counters."""
     driver = driver_for(engine)  # type: ignore[arg-type]
-    assert driver.metrics_path is not None
+    if driver.metrics_path is None:
+        raise BenchError(f"{engine} has no metrics page, so no counters of its own")
     response = await client.call("GET", url + driver.metrics_path, timeout_s=10)
     return driver.read_load(response.body.decode())
 
 
 async def until_ready(client: HttpClient, url: str, path: str = "/health") -> None:
     """Wait until something answers there."""
-    async with asyncio.timeout(READY_S):
-        while True:
-            with contextlib.suppress(CallFailed):
-                if (await client.call("GET", url + path, timeout_s=5)).ok:
-                    return
-            await asyncio.sleep(0.1)
+
+    async def answers() -> bool:
+        with contextlib.suppress(CallFailed):
+            return (await client.call("GET", url + path, timeout_s=5)).ok
+        return False
+
+    await _soon(answers, f"{url} does not answer")
+
+
+async def _soon(condition: Callable[[], Awaitable[object]], wrong: str) -> None:
+    if await until(condition, READY_S) is None:
+        raise BenchError(f"{wrong} within {READY_S:.0f} s")
 
 
 async def converse(options: argparse.Namespace, ran: Ran, number: int, system: str) -> None:
@@ -189,40 +198,41 @@ async def restart(
     began = time.monotonic()
     await until_ready(client, f"http://127.0.0.1:{options.port + 10}")
     up_s = time.monotonic() - began
-    async with asyncio.timeout(READY_S):
-        while (await prefix_of(client, admin)).get("blocks", 0) > held / 4:  # noqa: ASYNC110 - asked
-            await asyncio.sleep(0.02)
+
+    async def is_forgotten() -> bool:
+        return bool((await prefix_of(client, admin)).get("blocks", 0) <= held / 4)
+
+    await _soon(is_forgotten, "the profile of the engine that was killed is not forgotten")
     after_s = time.monotonic() - began - up_s
     ran.forgotten = f"{held} blocks, gone {after_s:.2f} s after the new process answered"
 
 
 async def until_healthy(client: HttpClient, admin: str, count: int) -> None:
     """Wait until the agent has found all engines healthy and scraped."""
-    async with asyncio.timeout(READY_S):
-        while True:
-            state = await state_of(client, admin)
-            replicas = state["replicas"]
-            good = [r for r in replicas if r.get("health") == "healthy" and "scrape_age_s" in r]
-            if len(good) == count:
-                return
-            await asyncio.sleep(0.1)
+
+    async def are_known() -> bool:
+        replicas = await replicas_of(client, admin)
+        good = [r for r in replicas if r.get("health") == "healthy" and "scrape_age_s" in r]
+        return len(good) == count
+
+    await _soon(are_known, "the agent does not find all engines healthy")
 
 
-async def state_of(client: HttpClient, admin: str) -> dict[str, Any]:
-    """Read the agent's state."""
-    response = await client.call("GET", admin + "/agent/v1/state", timeout_s=10)
-    return dict(json.loads(response.body))
+async def replicas_of(client: HttpClient, admin: str) -> list[dict[str, Any]]:
+    """Read what the agent knows of each engine; none while it does not answer."""
+    state = await get_json(client, f"{admin}/agent/v1/state")
+    return list(state.get("replicas", []))
 
 
 async def prefix_of(client: HttpClient, admin: str) -> dict[str, Any]:
     """Read what the agent believes of the first engine's cache."""
-    state = await state_of(client, admin)
-    return state["replicas"][0].get("prefix") or {"blocks": 0}
+    replicas = await replicas_of(client, admin)
+    return dict(replicas[0].get("prefix") or {}) if replicas else {}
 
 
 async def tell(client: HttpClient, admin: str) -> None:
     """Print what the agent learned of each engine."""
-    for replica in (await state_of(client, admin))["replicas"]:
+    for replica in await replicas_of(client, admin):
         told = {k: replica.get(k) for k in ("replica", "requests_total", "prompt_tokens_total",
                                             "cached_prompt_tokens_total", "prefix")}  # fmt: skip
         print("   ", json.dumps(told), file=sys.stderr)
@@ -234,16 +244,8 @@ def _grown(before: EngineLoad, after: EngineLoad, what: str) -> float:
     return float(last - first if last >= first else last)
 
 
-def cpu_s(pid: int) -> float:
-    """Give a process's CPU seconds so far (Linux)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100.0
-
-
-def main(words: list[str]) -> int:
-    """Run every policy and print a line of JSON for each."""
-    parser = argparse.ArgumentParser(prog="python -m bench.conversations", description=__doc__,
-                                     formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `conversations`."""
     parser.add_argument("--policies", nargs="+", default=["expected_ttft"])
     parser.add_argument("--urls", nargs="*", default=[])
     parser.add_argument("--engine", default="vllm")
@@ -262,19 +264,22 @@ def main(words: list[str]) -> int:
     parser.add_argument("--restart", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--log", default="/dev/null")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[])
-    options = parser.parse_args(words)
 
-    async def run() -> None:
-        client = HttpClient()
-        try:
-            for policy in options.policies:
-                print(json.dumps((await run_policy(options, policy, client)).row()), flush=True)
-        finally:
-            await client.close()
 
-    asyncio.run(run())
+def main(options: argparse.Namespace) -> int:
+    """Run every policy and print a line of JSON for each; 1 if something does not start."""
+    try:
+        asyncio.run(_run_all(options))
+    except BenchError as problem:
+        print(f"bin/bench conversations: {problem}", file=sys.stderr)
+        return 1
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+async def _run_all(options: argparse.Namespace) -> None:
+    client = HttpClient()
+    try:
+        for policy in options.policies:
+            print(json.dumps((await run_policy(options, policy, client)).row()), flush=True)
+    finally:
+        await client.close()

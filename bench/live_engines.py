@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import shlex
@@ -180,16 +179,16 @@ async def pauses(run: Run) -> None:
             run.note(f"{word}: left out", verdict.message[:90], verdict.outcome != "failed")
             continue
 
-        if await _answers_soon(run, run.urls[0]):
+        if await run.answers_soon(run.urls[0]):
             run.note(f"{word}: left out", "it says done and answers on: nothing to notice", True)
             await run.call(run.urls[0], end)
             continue
         told = {"pause": "paused", "sleep": "asleep"}[word]
-        noticed_s = await until(partial(_says, run, "replica-1", told), 30.0)
+        noticed_s = await until(partial(run.says, "replica-1", told), 30.0)
         reason = await run.reason("replica-1")
         endings = [await ask(run.agent, chat(run.model, tokens=8, stream=True)) for _ in range(4)]
         await run.call(run.urls[0], end)
-        back_s = await until(lambda: _serves(run, "replica-1"), 30.0)
+        back_s = await until(lambda: run.serves("replica-1"), 30.0)
         run.note(
             f"{word}: noticed, others serve, used again",
             f"{seconds(noticed_s)} ({reason[:40]}…), {_counts(Counter(e.outcome for e in endings))}"
@@ -228,8 +227,8 @@ async def kill(run: Run) -> None:
         os.killpg(victim, signal.SIGKILL)
     else:
         os.kill(victim, signal.SIGTERM)  # as a supervisor does: its children are its own business
-    kept_out_s = await until(lambda: _is_out(run, "replica-1"), 30.0)
-    noticed_s = await until(lambda: _says(run, "replica-1", ("dead", "draining")), 30.0)
+    kept_out_s = await until(lambda: run.is_out("replica-1"), 30.0)
+    noticed_s = await until(lambda: run.says("replica-1", ("dead", "draining")), 30.0)
     dead_s = None if noticed_s is None else time.monotonic() - killed_at
     reason = await run.reason("replica-1")
     await _see_it_gone(victim)
@@ -237,7 +236,7 @@ async def kill(run: Run) -> None:
         *shlex.split(run.options.restart), stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
-    await until(lambda: _is_up(run, run.urls[0]), RETURN_LIMIT_S)
+    await until(lambda: run.answers(run.urls[0]), RETURN_LIMIT_S)
     up_at = time.monotonic()
     back_s = await until(lambda: _has_served(endings, up_at), RETURN_LIMIT_S)
     reason_after = await run.reason("replica-1")
@@ -302,41 +301,10 @@ async def at_rest(run: Run) -> None:
              waited is not None)  # fmt: skip
 
 
-async def _serves(run: Run, replica: str) -> bool:
-    ending = await ask(run.agent, chat(run.model, tokens=2, stream=False))
-    return ending.replica == replica and ending.outcome == GOOD
-
-
-async def _is_out(run: Run, replica: str) -> bool:
-    found = (await run.replicas()).get(replica, {})
-    is_doubted = str(found.get("health_reason")).startswith(("draining", "dead"))
-    return is_doubted or found.get("health") == "unhealthy" or "breaker" in found
-
-
-async def _answers_soon(run: Run, url: str) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(3.0):
-            return (await ask(url, chat(run.model, tokens=1, stream=False))).outcome == GOOD
-    return False
-
-
-async def _says(run: Run, replica: str, word: str | tuple[str, ...]) -> bool:
-    return (await run.reason(replica)).startswith(word)
-
-
-async def _is_up(run: Run, url: str) -> bool:
-    ending = await ask(url, chat(run.model, tokens=1, stream=False))
-    return ending.outcome == GOOD
-
-
 async def _has_served(endings: list[Ending], since: float) -> bool:
     return any(
         e.replica == "replica-1" and e.outcome == GOOD and e.began_at > since for e in endings
     )
-
-
-async def _are_versions_known(run: Run) -> bool:
-    return all(r.get("engine_version") for r in (await run.replicas()).values())
 
 
 def _counts(outcomes: Counter[str]) -> str:
@@ -374,7 +342,7 @@ async def _check_all(run: Run, options: argparse.Namespace) -> None:
         )
 
     ready_s = await until(all_known, 20.0)
-    await until(partial(_are_versions_known, run), 5.0)
+    await until(run.are_versions_known, 5.0)
     versions = {r.get("engine_version") for r in (await run.replicas()).values()}
     capacities = {r.get("kv_capacity_tokens") for r in (await run.replicas()).values()}
     run.note("engines known: version, KV tokens", f"{versions}, {capacities}",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.live_client import get_json
+from bench.live_client import ask, chat, get_json
 from routing_agent.engine.calls import CallVerdict, EngineCall
 from routing_agent.engine.drivers import driver_for
 from routing_agent.http_client import CallFailed, HttpClient
@@ -55,6 +56,36 @@ class Run:
     async def reason(self, replica: str) -> str:
         """Give what the agent says about a replica's health."""
         return str((await self.replicas()).get(replica, {}).get("health_reason", ""))
+
+    async def says(self, replica: str, word: str | tuple[str, ...]) -> bool:
+        """Whether the agent's words about a replica's health begin so."""
+        return (await self.reason(replica)).startswith(word)
+
+    async def is_out(self, replica: str) -> bool:
+        """Whether the agent sends a replica nothing new."""
+        found = (await self.replicas()).get(replica, {})
+        is_doubted = str(found.get("health_reason")).startswith(("draining", "dead"))
+        return is_doubted or found.get("health") == "unhealthy" or "breaker" in found
+
+    async def are_versions_known(self) -> bool:
+        """Whether the agent knows every engine's version."""
+        return all(r.get("engine_version") for r in (await self.replicas()).values())
+
+    async def serves(self, replica: str) -> bool:
+        """Whether the agent has a question answered by this replica."""
+        ending = await ask(self.agent, chat(self.model, tokens=2, stream=False))
+        return ending.replica == replica and ending.outcome == GOOD
+
+    async def answers(self, url: str) -> bool:
+        """Whether an engine itself answers a question."""
+        return (await ask(url, chat(self.model, tokens=1, stream=False))).outcome == GOOD
+
+    async def answers_soon(self, url: str) -> bool:
+        """Whether it does so within 3 s."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(3.0):
+                return await self.answers(url)
+        return False
 
     async def running(self, url: str) -> int | None:
         """Ask an engine how many requests it computes or keeps waiting."""

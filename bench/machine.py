@@ -69,7 +69,7 @@ class Process:
 
     def cpu_s(self) -> float:
         """Give the CPU seconds used so far, user and system, of all its processes."""
-        return sum(_cpu_s(pid) for pid in self._pids())
+        return sum(cpu_s(pid) for pid in self._pids())
 
     def memory_mib(self) -> float:
         """Give the resident memory now."""
@@ -111,7 +111,7 @@ class Process:
         return found
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Read a process's CPU clock: what /proc counts in ticks of 10 ms, in nanoseconds."""
     try:
         return time.clock_gettime((~pid << 3) | 2)

@@ -19,9 +19,9 @@ import structlog
 
 from routing_agent import __version__, wire
 from routing_agent.control.clock import ControlClock
-from routing_agent.control.exchange import PlacementExchange
 from routing_agent.control.identity import Identity, error_text
 from routing_agent.control.numbers import ReportNumbers
+from routing_agent.control.placements import PlacementExchange
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.record_spool import RecordSpool
 from routing_agent.control.shipment import Shipment

@@ -22,11 +22,9 @@ from routing_agent.core.load_policies import (
     Random,
     RoundRobin,
 )
-from routing_agent.core.policy import Candidates, Policy, Route
-from routing_agent.core.policy import RouteRequest as RouteRequest
+from routing_agent.core.policy import Candidates, Policy, Route, RouteRequest
 from routing_agent.core.replica import Replica
-from routing_agent.wire import PREFIX_POLICIES as PREFIX_POLICIES
-from routing_agent.wire import Candidate, PolicyName
+from routing_agent.wire import PREFIX_POLICIES, Candidate, PolicyName
 
 FULL: Final = "full: at its concurrency ceiling"
 NOT_RESIDENT: Final = "the adapter is not loaded here"

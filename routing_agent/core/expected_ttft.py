@@ -33,6 +33,9 @@ HELD_TOKENS: Final = 64.0
 # 160 MB (rank 32) at 8 GB/s takes 20 ms, from disk 160 ms.
 ADAPTER_SWAP_S: Final = 0.05
 
+# Who holds how much of a prompt: leading blocks, and a bit mask of replicas; the most first.
+Levels = list[tuple[int, int]]
+
 
 class Cost:
     """What one replica would cost a request, in seconds, and of what that is made."""
@@ -49,8 +52,7 @@ class Cost:
         self.matching = matching
         self.ahead = others + (prefill.backlog_tokens(now) if prefill.queued_tokens else 0.0)
         self.held = HELD_TOKENS * (replica.inflight_requests + replica.others_inflight)
-        uncached = request.prompt_tokens - matching * request.block_tokens
-        self.uncached = uncached if uncached > 1.0 else 1.0
+        self.uncached = request.uncached_tokens(matching)
         self.rate = prefill.tokens_per_s
         ramps = replica.ramp_from is not None
         self.weight = replica.weight(now) if ramps else replica.endpoint.weight
@@ -214,9 +216,6 @@ def _holding(request: RouteRequest, pool: Candidates, chance: Chance) -> dict[st
             if not room:
                 break
     return found
-
-
-Levels = list[tuple[int, int]]
 
 
 def holders(request: RouteRequest, pool: Candidates) -> tuple[Levels, Levels]:

@@ -7,9 +7,10 @@ from typing import Final
 from routing_agent.core import load
 from routing_agent.core.adapters import find_adapter, pool_holding
 from routing_agent.core.chance import EvenOdds
-from routing_agent.core.choose import POLICIES, RouteRequest, choose, exclusion
+from routing_agent.core.choose import POLICIES, choose, exclusion
 from routing_agent.core.complexity import class_of, features, score
 from routing_agent.core.fleet import Fleet, PoolState
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefix import chain, chain_root, user_turn
 from routing_agent.core.replica import Replica
 from routing_agent.core.shapes import shape_of

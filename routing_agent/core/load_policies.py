@@ -21,7 +21,15 @@ def next_turn(pool: Candidates, count: int) -> int:
     return pool.cursor % count
 
 
-class RoundRobin:
+class Blind:
+    """What policies share that look at no replica."""
+
+    def terms(self, request: RouteRequest, replica: Replica, *, now: float) -> dict[str, float]:
+        """Nothing is compared."""
+        return {}
+
+
+class RoundRobin(Blind):
     """Each usable replica in its turn, whatever its load."""
 
     def pick(
@@ -36,12 +44,8 @@ class RoundRobin:
         """Pick the next one."""
         return Pick(usable[next_turn(pool, len(usable))], "load", "its turn")
 
-    def terms(self, request: RouteRequest, replica: Replica, *, now: float) -> dict[str, float]:
-        """Nothing is compared."""
-        return {}
 
-
-class Random:
+class Random(Blind):
     """Any usable replica, with the same chance."""
 
     def pick(
@@ -55,10 +59,6 @@ class Random:
     ) -> Pick:
         """Pick one by chance."""
         return Pick(usable[chance.randrange(len(usable))], "load", "by chance")
-
-    def terms(self, request: RouteRequest, replica: Replica, *, now: float) -> dict[str, float]:
-        """Nothing is compared."""
-        return {}
 
 
 class LeastRequests:
@@ -121,10 +121,11 @@ class LeastTokens:
 
     def terms(self, request: RouteRequest, replica: Replica, *, now: float) -> dict[str, float]:
         """Tokens in flight with this request's, over the weight."""
-        weight = replica.weight(now)
-        tokens = float(replica.inflight_tokens)
-        score = (tokens + request.tokens + 1) / weight
-        return {"inflight_tokens": tokens, "weight": weight, "score": score}
+        return {
+            "inflight_tokens": float(replica.inflight_tokens),
+            "weight": replica.weight(now),
+            "score": _load(request, replica, now),
+        }
 
 
 class PowerOfTwo:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from routing_agent.core.cache_notes import CacheNotes
 from routing_agent.core.ejection import Breaker
-from routing_agent.core.figures import EngineFigures as EngineFigures
+from routing_agent.core.figures import EngineFigures
 from routing_agent.core.gossip import Hearsay
 from routing_agent.core.prefill import Prefill
 from routing_agent.core.profile import DEFAULT_CAPACITY_TOKENS, PrefixProfile
@@ -77,10 +77,8 @@ class Replica:
         self.leaving_at: float | None = None  # since when it drains or is gone from the table
         self.ramp_from: float | None = None  # start of slow start; None = at full weight
         self.requests_total = self.errors_total = self.ejections_total = 0
-        self.prompt_tokens_total = 0
-        self.cached_prompt_tokens_total = 0
+        self.prompt_tokens_total = self.cached_prompt_tokens_total = self.output_tokens_total = 0
         self.cache = CacheNotes()
-        self.output_tokens_total = 0
         self.adapters = Residence()
         self.profile = PrefixProfile()
         self.prefill, self.hearsay = Prefill(), Hearsay()
@@ -152,13 +150,12 @@ class Replica:
         """Take over the figures of a good scrape."""
         self.figures = figures
         self.scraped_at = now
-        self.inflight_at_scrape = self.inflight_tokens
-        others = self._others(figures)
-        self.others_inflight = others
-        self.others_waiting = min((figures.waiting or 0) + 1, others)
-        self.prefill.is_shared = others > 0
-        self.prefill.look_again()
         self.scrape_error = ""
+        self.inflight_at_scrape = self.inflight_tokens
+        self.others_inflight = self._others()
+        self.others_waiting = min((figures.waiting or 0) + 1, self.others_inflight)
+        self.prefill.is_shared = self.others_inflight > 0
+        self.prefill.look_again()
         self._measure_room()
         self._judge()
 
@@ -271,11 +268,15 @@ class Replica:
         """Say whether one more request may be sent now."""
         return self.ceiling is None or self.inflight_requests < self.ceiling
 
+    def kv_tokens(self) -> int | None:
+        """Give how many tokens its KV cache holds: by its metrics, else by its pages."""
+        return self.figures.kv_capacity_tokens or self.kv_capacity_tokens
+
     def fit_profile(self, block_tokens: float) -> None:
         """Let the profile hold what the KV cache does, or what the pool's settings say."""
         blocks = self.settings.profile_blocks
         if blocks is None:
-            tokens = self.figures.kv_capacity_tokens or self.kv_capacity_tokens
+            tokens = self.kv_tokens()
             share = self.hearsay.share()
             blocks = max(int((tokens or DEFAULT_CAPACITY_TOKENS) * share / block_tokens), 1)
         if blocks != self.profile.capacity_blocks:
@@ -296,7 +297,7 @@ class Replica:
         usage, scraped_at = self.figures.kv_usage, self.scraped_at
         if usage is None or scraped_at is None or now - scraped_at > self.settings.scrape_stale_s:
             return 0.0
-        capacity = self.figures.kv_capacity_tokens or self.kv_capacity_tokens
+        capacity = self.kv_tokens()
         if capacity:
             usage += (self.inflight_tokens - self.inflight_at_scrape) / capacity
         return usage
@@ -328,7 +329,7 @@ class Replica:
             engine_waiting=self.figures.waiting,
             engine_max_running=self.max_running,
             kv_usage=self.figures.kv_usage,
-            kv_capacity_tokens=self.figures.kv_capacity_tokens or self.kv_capacity_tokens,
+            kv_capacity_tokens=self.kv_tokens(),
             scrape_age_s=None if self.scraped_at is None else max(now - self.scraped_at, 0.0),
             scrape_error=self.scrape_error,
             process_started_at=self.process_started_at,
@@ -365,13 +366,11 @@ class Replica:
         """
         ceiling = self.settings.max_concurrency_per_replica
         if ceiling is None and self.max_running is not None:
-            ceiling = (
-                self.max_running + ceil(self.max_running * SPARE_RATIO) - self._others(self.figures)
-            )
+            ceiling = self.max_running + ceil(self.max_running * SPARE_RATIO) - self._others()
         self.ceiling = ceiling
 
-    def _others(self, figures: EngineFigures) -> int:
-        running, waiting = figures.running, figures.waiting
+    def _others(self) -> int:
+        running, waiting = self.figures.running, self.figures.waiting
         if self.scrape_error or running is None:
             return 0
         return max(running + (waiting or 0) - self.inflight_requests, 0)

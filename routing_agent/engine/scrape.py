@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from routing_agent.core.chance import Chance
+from routing_agent.core.figures import EngineFigures
 from routing_agent.core.fleet import Fleet
-from routing_agent.core.replica import EngineFigures, Replica
+from routing_agent.core.replica import Replica
 from routing_agent.engine import diagnosis
 from routing_agent.engine.base import Driver, EngineLoad, NotMetrics
 from routing_agent.engine.drivers import driver_for

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from routing_agent.core.choose import FULL, RouteRequest, exclusion
+from routing_agent.core.choose import FULL, exclusion
 from routing_agent.core.continuation import can_continue, judge_continuation
 from routing_agent.core.fleet import PoolState
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.retries import (
     COUNTS_AGAINST_REPLICA,
     judge_hung,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
-from routing_agent.core.choose import Choice, RouteRequest, choose
+from routing_agent.core.choose import Choice, choose
 from routing_agent.core.continuation import CONTINUED_PATHS
 from routing_agent.core.deadlines import (
     first_byte_limit_s,
@@ -13,6 +13,7 @@ from routing_agent.core.deadlines import (
 from routing_agent.core.engine_traits import adapter_model
 from routing_agent.core.explain import candidates_of
 from routing_agent.core.fleet import PoolState
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.waiting import line_limit
 from routing_agent.proxy import admission, continuation, outcome, which_model
 from routing_agent.proxy.again import RetriedRequest

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from routing_agent.core import load
-from routing_agent.core.choose import Choice, RouteRequest
+from routing_agent.core.choose import Choice
 from routing_agent.core.deadlines import (
     OTHERS_PACE,
     Limit,
@@ -20,6 +20,7 @@ from routing_agent.core.deadlines import (
 )
 from routing_agent.core.fairness import FairShares
 from routing_agent.core.fleet import PoolState
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.replica import Replica
 from routing_agent.core.sampling import FAILED_FROM, is_in_share
 from routing_agent.core.stages import Try

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from routing_agent.core import load
-from routing_agent.core.choose import RouteRequest, choose
+from routing_agent.core.choose import choose
 from routing_agent.core.fleet import Fleet, PoolState
+from routing_agent.core.policy import RouteRequest
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.knowledge import (
     Exchange,

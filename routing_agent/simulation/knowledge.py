@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal, Protocol
 
+from routing_agent.core.figures import EngineFigures
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.gossip import Gossip, Told
 from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.profile import PrefixProfile
-from routing_agent.core.replica import EngineFigures, Replica
+from routing_agent.core.replica import Replica
 from routing_agent.core.speed import Speed
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.sequences import Prefill

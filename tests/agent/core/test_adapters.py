@@ -18,9 +18,10 @@ from routing_agent.core.adapters import (
     names_by_tenant,
     pool_holding,
 )
-from routing_agent.core.choose import NOT_RESIDENT, RouteRequest, choose, exclusion
+from routing_agent.core.choose import NOT_RESIDENT, choose, exclusion
 from routing_agent.core.engine_errors import lacks_adapter, read_error
 from routing_agent.core.engine_traits import adapter_model
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.residence import MISSING_IS_NEWS_S, is_ours
 from routing_agent.core.table import compile_table, session_hash
 from tests.agent.core.build import NOW, chance, endpoint, fleet, model, pool, share, table

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_agent.core.chance import EvenOdds
-from routing_agent.core.choose import FULL, POLICIES, TRIED, RouteRequest, choose, exclusion
+from routing_agent.core.choose import FULL, POLICIES, TRIED, choose, exclusion
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.ring import Ring, load_ceiling
 from routing_agent.core.table import session_hash
 from tests.agent.core.build import NOW, chance, pool_state

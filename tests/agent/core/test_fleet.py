@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from routing_agent import wire
 from routing_agent.core.explain import explain
+from routing_agent.core.figures import EngineFigures
 from routing_agent.core.fleet import Fleet
-from routing_agent.core.replica import EngineFigures
 from tests.agent.core.build import (
     NOW,
     chance,

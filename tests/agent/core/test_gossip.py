@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing_agent.core.choose import RouteRequest, choose
+from routing_agent.core.choose import choose
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.gossip import MOST_HASHES, TOLD_LIFE_S, Gossip, Hearsay, Told
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefix_index import HINT_LIFE_S, PrefixIndex, told_places
 from tests.agent.core.build import NOW, chance, pool_state
 from tests.agent.core.test_profile import chain

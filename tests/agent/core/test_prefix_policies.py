@@ -6,12 +6,15 @@ from collections import Counter
 
 import pytest
 
-from routing_agent.core.choose import POLICIES, PREFIX_POLICIES, RouteRequest, choose
+from routing_agent.core.choose import POLICIES, choose
 from routing_agent.core.expected_ttft import costs_of, shortlist
+from routing_agent.core.figures import EngineFigures
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.gossip import Told
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefix import chain, chain_root
-from routing_agent.core.replica import EngineFigures, Replica
+from routing_agent.core.replica import Replica
+from routing_agent.wire import PREFIX_POLICIES
 from tests.agent.core.build import NOW, chance, pool_state, table
 from tests.agent.core.build import fleet as fleet_of
 from tests.agent.core.build import pool as pool_row

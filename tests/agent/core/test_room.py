@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing_agent.core.choose import FULL, RouteRequest, exclusion
-from routing_agent.core.replica import EngineFigures
+from routing_agent.core.choose import FULL, exclusion
+from routing_agent.core.figures import EngineFigures
+from routing_agent.core.policy import RouteRequest
 from routing_agent.core.retries import refused_for_s
 from routing_agent.core.waiting import Pace
 from tests.agent.core.build import NOW, replica
@@ -54,6 +55,13 @@ def test_what_others_have_in_it_is_left_to_them_while_figures_are_fresh() -> Non
     assert one.ceiling == 22
     one.note_scrape(EngineFigures(), NOW)
     assert one.ceiling == 22
+
+
+def test_the_first_good_scrape_after_a_failed_one_tells_what_others_have_in_it() -> None:
+    one = replica()
+    one.note_scrape_error("no answer")
+    one.note_scrape(EngineFigures(running=5, waiting=3), NOW)
+    assert (one.others_inflight, one.others_waiting) == (8, 4)
 
 
 @pytest.mark.parametrize(

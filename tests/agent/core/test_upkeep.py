@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing_agent.core.replica import EngineFigures, Replica
+from routing_agent.core.figures import EngineFigures
+from routing_agent.core.replica import Replica
 from routing_agent.core.upkeep import (
     LONGEST_PAUSE_S,
     LONGEST_REJECTED_PAUSE_S,

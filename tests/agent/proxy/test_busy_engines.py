@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from routing_agent import wire
-from routing_agent.core.replica import EngineFigures
+from routing_agent.core.figures import EngineFigures
 from tests.agent.proxy.client import RawClient, chat
 from tests.agent.proxy.conftest import Rig, until
 from tests.fakes.engine import DONE, Call, failing, hanging, in_turn, obliging

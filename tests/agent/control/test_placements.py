@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from routing_agent import wire
-from routing_agent.control.exchange import PlacementExchange
+from routing_agent.control.placements import PlacementExchange
 from routing_agent.core.expected_ttft import costs_of
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.policy import RouteRequest
