@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,7 +25,7 @@ def first_answer(here: Places) -> bool:
     said: dict[str, str] = {}
 
     def all_answer() -> bool:
-        said.update({url: _refusal(url, facts) for url in agents(here)})
+        said.update({a["url"]: _refusal(a, facts) for a in _agents(here)})
         return not any(said.values())
 
     with step("first answer") as under_way:
@@ -41,32 +42,45 @@ def first_answer(here: Places) -> bool:
     return is_there
 
 
-def _refusal(url: str, facts: Mapping[str, Any]) -> str:
-    """Ask one agent for one token; empty text means that it gave it."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(
-        parts.hostname or "", parts.port, timeout=ATTEMPT_LIMIT_S
-    )
+def _refusal(agent: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Ask one agent for one token once it can give it; empty text means that it did."""
     body = json.dumps({**_request(facts), "stream": False, "max_tokens": 1})
     headers = {
         "Authorization": f"Bearer {facts['api_key']}",
         "Content-Type": "application/json",
     }
     try:
-        connection.request("POST", "/v1/chat/completions", body, headers)
-        answer = connection.getresponse()
-        text = answer.read(300).decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
+        # Asked before that, it would count a failure of the service.
+        _, state = _call("GET", agent["probe"]["target"])
+        if facts["model"] in json.loads(state).get("models_without_replica", ()):
+            return f"no replica of {facts['model']} is ready yet"
+        status_code, text = _call("POST", f"{agent['url']}/v1/chat/completions", body, headers)
+    except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
         return str(error) or type(error).__name__
-    finally:
-        connection.close()
-    return "" if answer.status == 200 else f"{answer.status} {' '.join(text.split())}"
+    return "" if status_code == 200 else f"{status_code} {' '.join(text[:300].split())}"
+
+
+def _call(
+    method: str, url: str, body: str | None = None, headers: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(
+        parts.hostname or "", parts.port, timeout=ATTEMPT_LIMIT_S
+    )
+    with closing(connection):
+        connection.request(method, parts.path, body, dict(headers or {}))
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+
+
+def _agents(here: Places) -> list[dict[str, Any]]:
+    services = status.known(here)["services"]
+    return [s for name, s in services.items() if name.startswith("agent-")]
 
 
 def agents(here: Places) -> list[str]:
     """Give the addresses that take OpenAI traffic."""
-    services = status.known(here)["services"]
-    return [s["url"] for name, s in services.items() if name.startswith("agent-")]
+    return [service["url"] for service in _agents(here)]
 
 
 def text(here: Places) -> str:

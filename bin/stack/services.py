@@ -249,10 +249,12 @@ def _engine(plan: Plan, places: Places, number: int, model: str) -> Service:
 
 def _traffic(plan: Plan, places: Places) -> Service:
     agents = [local(plan.ports.traffic(number)) for number in range(1, AGENTS + 1)]
+    admins = [local(plan.ports.admin(number)) for number in range(1, AGENTS + 1)]
     alive = places.run / "traffic.alive"
     return Service(
         name="traffic",
         command=(str(places.python), "-m", "routing_agent", "sample-traffic", "--targets", *agents,
+                 "--wait-for", *admins,
                  "--key-file", str(places.secrets / "traffic-keys.json"),
                  "--alive-file", str(alive)),
         probe=Probe(kind="file", target=str(alive), oldest_s=30),

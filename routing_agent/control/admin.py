@@ -150,7 +150,10 @@ class AdminPort:
             return json_answer({"ready": False, "reason": "no routing table yet"}, 503)
         if self.traffic.is_draining:
             return json_answer({"ready": False, "reason": "draining"}, 503)
-        return json_answer({"ready": True, "epoch": self.fleet.table.epoch})
+        lacking = self.fleet.models_without_replica(time.monotonic())
+        return json_answer(
+            {"ready": True, "epoch": self.fleet.table.epoch, "models_without_replica": lacking}
+        )
 
     # -- for the control plane -----------------------------------------------------------------
 

@@ -248,6 +248,15 @@ class Fleet:
             gate = self.gates[tenant.name] = TenantGate(tenant.limits, now)
         return gate
 
+    def models_without_replica(self, now: float) -> list[str]:
+        """Name the models of the table that no replica of any of their pools can serve now."""
+        models = () if self.table is None else self.table.models.values()
+        return sorted(
+            model.name
+            for model in models
+            if not any(self.pools[pool].usable(now) for pool in model.pools)
+        )
+
     def bytes_per_token(self, model: Model) -> float:
         """Give how many bytes of a prompt make a token: learned where lengths decide on pools."""
         told = model.bytes_per_token

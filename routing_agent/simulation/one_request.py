@@ -50,12 +50,22 @@ async def post(
     target: Target, path: str, headers: dict[str, str], body: bytes, timeout_s: float
 ) -> Answer:
     """Send one request and wait for its whole answer, or raise `Unanswered`."""
+    lines = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+    return await _exchange(target, f"POST {path}", lines, body, timeout_s)
+
+
+async def get(target: Target, path: str, timeout_s: float) -> Answer:
+    """Ask for one page and wait for its whole answer, or raise `Unanswered`."""
+    return await _exchange(target, f"GET {path}", {}, b"", timeout_s)
+
+
+async def _exchange(
+    target: Target, what: str, headers: dict[str, str], body: bytes, timeout_s: float
+) -> Answer:
     loop = asyncio.get_running_loop()
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    request = (
-        f"POST {path} HTTP/1.1\r\nhost: {target.host}:{target.port}\r\nconnection: close\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{head}\r\n"
-    )
+    where = f"host: {target.host}:{target.port}\r\nconnection: close\r\n"
+    request = f"{what} HTTP/1.1\r\n{where}{head}\r\n"
     transport: asyncio.Transport | None = None
     try:
         async with asyncio.timeout(timeout_s):

@@ -10,7 +10,9 @@ import random
 import signal
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -18,18 +20,24 @@ import uvloop
 
 from routing_agent.simulation import clients
 from routing_agent.simulation.clients import Conversation, KeyFile
-from routing_agent.simulation.one_request import Answer, Target, Unanswered, post
+from routing_agent.simulation.one_request import Answer, Target, Unanswered, get, post
 
 log = structlog.get_logger()
 
 DEFAULT_RATE = 1.5  # requests a second: a small machine that runs everything else too stays idle
 REQUEST_LIMIT_S = 120.0
 ALIVE_EVERY_S = 5.0
+LOOK_EVERY_S = 0.5
+LOOK_LIMIT_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `sample-traffic`."""
     parser.add_argument("--targets", nargs="+", required=True, metavar="URL", help="where to send")
+    parser.add_argument(
+        "--wait-for", nargs="+", default=[], metavar="URL",
+        help="admin addresses of agents: send nothing before the models asked for have a replica",
+    )  # fmt: skip
     parser.add_argument("--key-file", required=True, type=Path, help="tenants, keys and models")
     parser.add_argument("--rate", type=float, default=DEFAULT_RATE, help="mean requests a second")
     parser.add_argument("--model", default="", help="chat model, instead of the key file's")
@@ -47,13 +55,14 @@ def main(args: argparse.Namespace) -> int:
     """Send traffic until SIGTERM or SIGINT."""
     try:
         targets = [Target.parse(url) for url in args.targets]
+        agents = [Target.parse(url) for url in args.wait_for]
         if min(args.rate, args.max_in_flight, args.report_every, args.think_factor) <= 0:
             raise ValueError("rates, limits and factors must be above 0")
         keys = read_keys(args)
     except (ValueError, OSError) as problem:
         print(f"sample-traffic: {problem}", file=sys.stderr)
         return 2
-    uvloop.run(_until_stopped(Traffic(args, targets, keys)))
+    uvloop.run(_until_stopped(Traffic(args, targets, keys, agents)))
     return 0
 
 
@@ -96,8 +105,15 @@ async def _until_stopped(traffic: Traffic) -> None:
 class Traffic:
     """Starts conversations at a gently varying rate and counts how their requests end."""
 
-    def __init__(self, args: argparse.Namespace, targets: list[Target], keys: KeyFile) -> None:
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        targets: list[Target],
+        keys: KeyFile,
+        agents: Sequence[Target] = (),
+    ) -> None:
         self._args = args
+        self._agents = agents  # by their admin addresses
         self._targets = targets
         self._keys = keys
         self._dice = random.Random(args.seed)  # noqa: S311 - not a secret
@@ -112,6 +128,7 @@ class Traffic:
             tasks.create_task(self._report_regularly(), name="report")
             if self._args.alive_file is not None:
                 tasks.create_task(self._show_life(self._args.alive_file), name="alive")
+            await self._wait_for_replicas()
             started_at = asyncio.get_running_loop().time()
             while True:
                 now = asyncio.get_running_loop().time() - started_at
@@ -122,6 +139,13 @@ class Traffic:
                     self._dice, self._keys.tenants, embeddings=has_embeddings
                 )
                 tasks.create_task(self._converse(conversation))
+
+    async def _wait_for_replicas(self) -> None:
+        """Hold back while replicas still start, else the first requests count as failures."""
+        models = {self._keys.chat_model, self._keys.embedding_model}
+        while reasons := {str(a): why for a in self._agents if (why := await _lacks(a, models))}:
+            log.info("sample_traffic_waits", reasons=reasons)
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _converse(self, conversation: Conversation) -> None:
         is_embedding = conversation.kind == "embedding"
@@ -210,6 +234,19 @@ class Traffic:
             self._keys = read_keys(self._args)
         except (ValueError, OSError) as problem:
             log.warning("key_file_unreadable", problem=str(problem))
+
+
+async def _lacks(agent: Target, models: set[str]) -> str:
+    """Say what an agent still lacks before it can answer for these models; "" if nothing."""
+    try:
+        answer = await get(agent, "/readyz", LOOK_LIMIT_S)
+        state = msgspec.json.decode(answer.body, type=dict[str, Any])
+    except (Unanswered, msgspec.MsgspecError) as problem:
+        return str(problem)
+    if not state.get("ready"):
+        return str(state.get("reason") or f"/readyz answered {answer.status}")
+    lacking = models.intersection(state.get("models_without_replica", ()))
+    return ", ".join(f"no replica of {name}" for name in sorted(lacking))
 
 
 def _touch(path: Path) -> None:

@@ -177,7 +177,11 @@ async def test_explain_answers_with_the_agents_own_core(agent):
 async def test_ready_means_having_a_table_and_not_draining(agent):
     assert (await agent.client.get("/readyz")).status_code == 503
     await agent.push(a_table(4))
-    assert (await agent.client.get("/readyz")).json() == {"ready": True, "epoch": 4}
+    answer = (await agent.client.get("/readyz")).json()
+    assert answer == {"ready": True, "epoch": 4, "models_without_replica": []}
+    agent.fleet.pools["chat"].replicas[0].note_doubt("steps", "stands still")
+    answer = (await agent.client.get("/readyz")).json()
+    assert answer["models_without_replica"] == ["m"]
     agent.traffic.is_draining = True
     assert (await agent.client.get("/readyz")).json()["reason"] == "draining"
 

@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -75,16 +75,16 @@ def options(**changes: Any) -> argparse.Namespace:
     settings = {
         "rate": 100.0, "seed": 7, "max_in_flight": 64, "report_every": 60.0,
         "think_factor": 0.001, "alive_file": None, "key_file": Path("unused"),
-        "model": "", "embedding_model": "",
+        "model": "", "embedding_model": "", "wait_for": [],
     }  # fmt: skip
     return argparse.Namespace(**(settings | changes))
 
 
 @asynccontextmanager
 async def sending(
-    *targets: Target, keys: KeyFile = KEYS, **changes: Any
+    *targets: Target, keys: KeyFile = KEYS, agents: Sequence[Target] = (), **changes: Any
 ) -> AsyncIterator[traffic.Traffic]:
-    source = traffic.Traffic(options(**changes), list(targets), keys)
+    source = traffic.Traffic(options(**changes), list(targets), keys, agents)
     task = asyncio.create_task(source.run())
     try:
         yield source
@@ -106,6 +106,26 @@ async def test_all_kinds_arrive_for_all_tenants_at_all_targets_with_sessions_and
     assert {body["model"] for _, body in asked} == {"m", "e"}
     assert {h["path"] for h, _ in asked} == {"/v1/chat/completions", "/v1/embeddings"}
     assert all(h["x-session-id"] for h, _ in asked)
+
+
+async def test_nothing_is_sent_before_the_models_asked_for_have_a_replica() -> None:
+    looks: list[bytes] = []
+    states = [b'{"ready": false, "reason": "no routing table yet"}', b"<html>",
+              b'{"ready": true, "models_without_replica": ["m"]}']  # fmt: skip
+
+    async def readiness(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        looks.append(await reader.readuntil(b"\r\n\r\n"))
+        assert not server.asked
+        state = states.pop(0) if states else b'{"ready": true, "models_without_replica": ["x"]}'
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(state), state))
+        writer.close()
+
+    admin = await asyncio.start_server(readiness, "127.0.0.1", 0)
+    agent = Target("127.0.0.1", admin.sockets[0].getsockname()[1])
+    async with admin, stub() as (server, target), sending(target, agents=[agent]):
+        await until(lambda: len(server.asked) > 3)
+    assert len(looks) == 4
+    assert looks[0].startswith(b"GET /readyz ")
 
 
 async def test_a_chat_goes_on_with_the_answers_it_got() -> None:
