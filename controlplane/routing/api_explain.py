@@ -55,6 +55,9 @@ class ExplanationSerializer(serializers.Serializer):
     replica = serializers.CharField(allow_blank=True)
     route = serializers.CharField(allow_blank=True)
     reason = serializers.CharField(allow_blank=True)
+    awaited = serializers.CharField(
+        allow_blank=True, help_text="A replica that it would wait for in the pool's queue."
+    )
     error = serializers.CharField(allow_blank=True)
     candidates = CandidateSerializer(many=True)
 

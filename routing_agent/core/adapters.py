@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Names = Mapping[str, Mapping[str, Adapter]]  # by tenant, by the name it may use
 
+# A request waits for an adapter that is expected within so long; a small one is there by then.
+LONGEST_LOAD_WAIT_S: Final = 5.0
 # States in which an adapter is on its way to be loaded.
 _COMING: Final = ("fetching", "loading")
 
@@ -137,6 +139,19 @@ def pool_holding(
     holding = [p for p in (first, *others) if _holders(p, served_name)]
     ready = (p for p in holding if any(not r.blocked for r in _holders(p, served_name)))
     return next(ready, holding[0] if holding else None)
+
+
+def pool_awaiting(
+    pools: Mapping[str, PoolState], model: Model, first: PoolState, served_name: str, now: float
+) -> PoolState | None:
+    """Give the pool of `model` in which an adapter is expected soonest, if it is on its way."""
+    best, least = None, LONGEST_LOAD_WAIT_S
+    for pool in (first, *(pools[name] for name in model.pools if pools[name] is not first)):
+        for replica in pool.replicas:
+            wait_s = replica.adapters.load_wait_s(served_name, now)
+            if wait_s is not None and wait_s < least and not replica.exclusion(now):
+                best, least = pool, wait_s
+    return best
 
 
 def is_loaded(pools: Mapping[str, PoolState], model: Model, served_name: str) -> bool:

@@ -11,9 +11,16 @@ from typing import Final
 
 import msgspec
 
+from routing_agent.core.adapters import LONGEST_LOAD_WAIT_S
 from routing_agent.core.cache_aware import CacheAware
 from routing_agent.core.chance import Chance
-from routing_agent.core.expected_ttft import WHOLE_UP_TO, ExpectedTtft, shortlist
+from routing_agent.core.expected_ttft import (
+    WHOLE_UP_TO,
+    Cost,
+    ExpectedTtft,
+    costs_of,
+    shortlist,
+)
 from routing_agent.core.hash_policy import ConsistentHash
 from routing_agent.core.load_policies import (
     LEAST_TOKENS,
@@ -28,6 +35,7 @@ from routing_agent.wire import PREFIX_POLICIES, Candidate, PolicyName
 
 FULL: Final = "full: at its concurrency ceiling"
 NOT_RESIDENT: Final = "the adapter is not loaded here"
+LOADING: Final = "the adapter is being loaded here"
 TRIED: Final = "already tried for this request"
 
 
@@ -38,6 +46,7 @@ class Choice(msgspec.Struct):
     route: Route = "load"
     reason: str = ""
     is_full: bool = False  # none was free, but some would be with more room
+    awaited: Replica | None = None  # worth to be waited for: its adapter is on its way
     candidates: tuple[Candidate, ...] = ()  # only when explaining
 
 
@@ -65,6 +74,8 @@ def choose(
         policy = POLICIES[pool.settings.policy]
         pick = policy.pick(request, usable, pool, now=now, chance=chance)
         choice = Choice(pick.replica, pick.route, pick.reason)
+    if request.adapter and not choice.is_full:
+        choice = _or_wait(request, pool, choice, now)
     if request.tried and choice.replica is not None:
         choice.route = "retry"
     if explain:
@@ -75,13 +86,51 @@ def choose(
 def exclusion(request: RouteRequest, replica: Replica, now: float) -> str:
     """Say why `replica` may not take `request`, or ""."""
     if request.adapter and request.adapter not in replica.adapters.resident:
-        return NOT_RESIDENT
+        wait_s = replica.adapters.load_wait_s(request.adapter, now)
+        return NOT_RESIDENT if wait_s is None or replica.exclusion(now) else LOADING
     reason = replica.exclusion(now)
     if reason:
         return reason
     if replica.id in request.tried:
         return TRIED
     return "" if replica.has_room() else FULL
+
+
+def _or_wait(request: RouteRequest, pool: Candidates, choice: Choice, now: float) -> Choice:
+    """Wait for a replica that is loading the adapter, where that is sooner than any that has it.
+
+    Where nobody has it, it is waited for as long as it is expected within `LONGEST_LOAD_WAIT_S`.
+    """
+    coming = [
+        replica
+        for replica in pool.replicas
+        if replica.id not in request.tried
+        and replica.has_room()
+        and exclusion(request, replica, now) == LOADING
+    ]
+    if not coming:
+        return choice
+    has = () if choice.replica is None else (choice.replica,)
+    costs = costs_of(request, (*has, *coming), pool, now)
+    best = min((cost for cost in costs if cost.load_s), key=_seconds)
+    if choice.replica is None:
+        if best.load_s > LONGEST_LOAD_WAIT_S:
+            return choice
+        reason = f"{choice.reason}; expected in {best.load_s:.1f} s on {best.replica.id}"
+        return Choice(None, reason=reason, awaited=best.replica)
+    own = next(cost for cost in costs if not cost.load_s)
+    gain_s = own.seconds - best.seconds
+    if best.load_s > LONGEST_LOAD_WAIT_S or gain_s <= pool.settings.session_margin_s:
+        return choice
+    reason = (
+        f"waits {best.load_s:.1f} s for the adapter to be loaded on {best.replica.id}: "
+        f"{gain_s:.1f} s less than on {own.replica.id}, which has it"
+    )
+    return Choice(None, reason=reason, awaited=best.replica)
+
+
+def _seconds(cost: Cost) -> float:
+    return cost.seconds
 
 
 def _usable(request: RouteRequest, replicas: Sequence[Replica], now: float) -> list[Replica]:

@@ -40,8 +40,8 @@ Levels = list[tuple[int, int]]
 class Cost:
     """What one replica would cost a request, in seconds, and of what that is made."""
 
-    __slots__ = ("ahead", "held", "matching", "rate", "replica", "seconds", "uncached", "wait_s",
-                 "weight")  # fmt: skip
+    __slots__ = ("ahead", "held", "load_s", "matching", "rate", "replica", "seconds", "uncached",
+                 "wait_s", "weight")  # fmt: skip
 
     def __init__(
         self, request: RouteRequest, replica: Replica, matching: int, others: float, now: float
@@ -56,13 +56,16 @@ class Cost:
         self.rate = prefill.tokens_per_s
         ramps = replica.ramp_from is not None
         self.weight = replica.weight(now) if ramps else replica.endpoint.weight
-        self.wait_s = 0.0
+        self.wait_s = self.load_s = 0.0
         if replica.figures.kv_usage is not None:
             usage = replica.kv_usage_now(now)
             if usage > settings.kv_soft_usage:
                 self.wait_s = kv_wait_s(usage, settings)
-        if request.adapter and not _computes(replica, request.adapter):
-            self.wait_s += ADAPTER_SWAP_S
+        if request.adapter:
+            self.load_s = replica.adapters.load_wait_s(request.adapter, now) or 0.0
+            self.wait_s += self.load_s
+            if not _computes(replica, request.adapter):
+                self.wait_s += ADAPTER_SWAP_S
         work = settings.load_dial * (self.ahead + self.held) + settings.hit_dial * self.uncached
         self.seconds = (work / self.rate + self.wait_s) / self.weight
 
@@ -122,7 +125,8 @@ class ExpectedTtft:
         matching = replica.profile.matching(request.blocks)
         others = replica.tokens_of_others(now)
         cost = Cost(request, replica, matching, 0.0 if others is None else others, now)
-        return {
+        loading = {"adapter_load_s": cost.load_s} if cost.load_s else {}
+        return loading | {
             "ahead_tokens": cost.ahead,
             "held_tokens": cost.held,
             "uncached_tokens": cost.uncached,

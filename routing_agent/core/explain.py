@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from routing_agent.core import load
-from routing_agent.core.adapters import find_adapter, pool_holding
+from routing_agent.core.adapters import find_adapter, pool_awaiting, pool_holding
 from routing_agent.core.chance import EvenOdds
 from routing_agent.core.choose import POLICIES, choose, exclusion
 from routing_agent.core.complexity import class_of, features, score
@@ -64,7 +64,8 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
     else:
         pool = fleet.pools[model.pool_for(session)]
     if adapter:
-        pool = pool_holding(fleet.pools, model, pool, adapter) or pool
+        found = pool_holding(fleet.pools, model, pool, adapter)
+        pool = found or pool_awaiting(fleet.pools, model, pool, adapter, now) or pool
     tokens = prompt + load.output_tokens(request.max_tokens)
     cursor = pool.cursor  # asking must not take anybody's turn
     asked = RouteRequest(tokens=tokens, session=session, adapter=adapter, prompt_tokens=prompt)
@@ -83,7 +84,10 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
         route=choice.route if choice.replica is not None else "",
         reason=why + choice.reason,
         candidates=choice.candidates,
-        error="" if choice.replica is not None else f"No replica can take it: {choice.reason}.",
+        awaited=choice.awaited.id if choice.awaited is not None else "",
+        error=""
+        if choice.replica or choice.awaited
+        else f"No replica can take it: {choice.reason}.",
     )
 
 

@@ -141,6 +141,8 @@ class Replica:
         if changed and self.health == "unhealthy":
             self.ramp_from = now
             self.breaker.renewed()
+        if changed and healthy:
+            self.adapters.note_well(now)
         self.health = wanted
         self.health_reason = reason
         self._judge()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
+from time import monotonic
 from typing import Final
 
 import msgspec
 
 from routing_agent.core import load
-from routing_agent.core.adapters import find_adapter, has_failed, pool_holding
+from routing_agent.core.adapters import find_adapter, has_failed, pool_awaiting, pool_holding
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.limits import Admission
 from routing_agent.core.paths import FORWARDED
@@ -129,7 +130,9 @@ def _find_adapter(table: Table, tenant: Tenant, request: ParsedRequest) -> tuple
 
 
 def _pool_holding(fleet: Fleet, model: Model, first: PoolState, adapter: Adapter) -> PoolState:
-    pool = pool_holding(fleet.pools, model, first, adapter.served_name)
+    name = adapter.served_name
+    pool = pool_holding(fleet.pools, model, first, name)
+    pool = pool or pool_awaiting(fleet.pools, model, first, name, monotonic())
     if pool is None:
         raise RequestRefused(not_loaded(fleet, model, adapter))
     return pool

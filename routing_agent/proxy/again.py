@@ -65,7 +65,9 @@ class RetriedRequest(HeldRequest):
             self._ask_large(failed, now)
         elif has_begun and not self._may_continue(attempt, pool, now):
             self._break(outcome.final_error(failed, attempt.replica), failed)
-        elif not self._retry(failed, pool, now) and not self._wait_for_room(failed, pool, now):
+        elif self._retry(failed, pool, now) or self._wait_for_room(failed, pool, now):
+            return
+        elif not self._wait_for_adapter(failed, now):
             self._give_up(failed)
 
     def _ask_large(self, failed: Failed, now: float) -> None:
@@ -153,6 +155,17 @@ class RetriedRequest(HeldRequest):
             self._dispatch(now)
             return True
         return pool.pool.overload == "queue" and self._hold_place(failed, pool, now)
+
+    def _wait_for_adapter(self, failed: Failed, now: float) -> bool:
+        """Wait until an adapter that its last holder lost is there again; once, true if so."""
+        request = self._route_request
+        if failed.failure != "not_resident" or request is None or self.has_begun or self.refusals:
+            return False
+        self.refusals += 1
+        self._failed, request.tried = failed, ()
+        self.tries[-1].next = "waits until the adapter is loaded again"
+        self._dispatch(now)
+        return True
 
     def _hold_place(self, failed: Failed, pool: PoolState, now: float) -> bool:
         """Wait in the queue for as long as the engine asks; false if that would be in vain."""

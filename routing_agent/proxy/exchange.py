@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
+from routing_agent.core.adapters import is_loaded
 from routing_agent.core.choose import Choice, choose
 from routing_agent.core.continuation import CONTINUED_PATHS
 from routing_agent.core.deadlines import (
@@ -133,6 +134,13 @@ class Exchange(RetriedRequest):
             if self._fallen_back:
                 choice.route = "fallback"
             self._bind(choice, now)
+        else:
+            self._not_placed(choice, pool, now)
+
+    def _not_placed(self, choice: Choice, pool: PoolState, now: float) -> None:
+        """Wait where that makes sense and is allowed, else tell the client why nobody takes it."""
+        if choice.awaited is not None and not self.has_begun:
+            self._queue(pool, now)
         elif pool.pool.overload == "fallback" and not self.has_begun and self._fall_back(pool):
             self._dispatch(now)
         elif self._failed is not None and not (choice.is_full and pool.pool.overload == "queue"):
@@ -140,14 +148,21 @@ class Exchange(RetriedRequest):
         elif not choice.is_full and pool.awaits_replica() and not self.has_begun:
             self._await_replica(pool, now)
         elif not choice.is_full:
-            message = f"No replica of pool '{pool.pool.name}' can take this request: "
-            self._answer_error(
-                ErrorAnswer("no_replica", message + choice.reason + ".", retry_after_s=5.0)
-            )
+            self._answer_error(self._nobody(choice, pool))
         elif pool.pool.overload == "queue":
             self._queue(pool, now)
         else:
             self._shed(pool, "overloaded", "all replicas are at their concurrency ceiling")
+
+    def _nobody(self, choice: Choice, pool: PoolState) -> ErrorAnswer:
+        """Say why no replica takes this request."""
+        fleet, to, name = self.proxy.fleet, self.destination, self.adapter
+        if name and to is not None and not is_loaded(fleet.pools, to.model, name):
+            adapter = None if fleet.table is None else fleet.table.served_adapters.get(name)
+            if adapter is not None:
+                return admission.not_loaded(fleet, to.model, adapter)
+        message = f"No replica of pool '{pool.pool.name}' can take this request: {choice.reason}."
+        return ErrorAnswer("no_replica", message, retry_after_s=5.0)
 
     def _fall_back(self, pool: PoolState) -> bool:
         fallback = self.proxy.fleet.pools.get(pool.pool.fallback_pool)

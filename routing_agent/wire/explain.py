@@ -27,5 +27,6 @@ class Explanation(Message, frozen=True, kw_only=True, tag_field="kind", tag="exp
     replica: str = ""
     route: str = ""  # the value of x-signalbox-route
     reason: str = ""
+    awaited: str = ""  # a replica that it would wait for, in the queue
     candidates: tuple[Candidate, ...] = ()
     error: str = ""

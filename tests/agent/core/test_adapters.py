@@ -16,13 +16,21 @@ from routing_agent.core.adapters import (
     is_loaded,
     listed_names,
     names_by_tenant,
+    pool_awaiting,
     pool_holding,
 )
-from routing_agent.core.choose import NOT_RESIDENT, choose, exclusion
+from routing_agent.core.choose import LOADING, NOT_RESIDENT, choose, exclusion
 from routing_agent.core.engine_errors import lacks_adapter, read_error
 from routing_agent.core.engine_traits import adapter_model
 from routing_agent.core.policy import RouteRequest
-from routing_agent.core.residence import MISSING_IS_NEWS_S, is_ours
+from routing_agent.core.residence import (
+    LEARNING_RATE,
+    LEAST_LOAD_S,
+    LONGEST_LOAD_S,
+    MISSING_IS_NEWS_S,
+    PRIOR_LOAD_S,
+    is_ours,
+)
 from routing_agent.core.table import compile_table, session_hash
 from tests.agent.core.build import NOW, chance, endpoint, fleet, model, pool, share, table
 
@@ -158,12 +166,15 @@ def test_only_replicas_that_list_a_wanted_adapter_are_chosen() -> None:
     one = adapter()
     made = fleet(holding(one.served_name, size=3), adapters=(one,))
     state, asked = made.pools["p"], RouteRequest(1, 7, adapter=one.served_name)
-    assert choose(asked, state, now=NOW, chance=chance()).reason == f"3 of 3: {NOT_RESIDENT}"
+    reason = choose(asked, state, now=NOW, chance=chance()).reason
+    assert reason == f"3 of 3: {LOADING}; expected in {PRIOR_LOAD_S:.1f} s on p0"
     made.replicas["p1"].adapters.note_listed((one.served_name,), NOW)
     for _ in range(20):
         choice = choose(asked, state, now=NOW, chance=chance(), explain=True)
         assert choice.replica is made.replicas["p1"]
-    assert [c.excluded for c in choice.candidates] == [NOT_RESIDENT, "", NOT_RESIDENT]
+    assert [c.excluded for c in choice.candidates] == [LOADING, "", LOADING]
+    assert choice.candidates[0].terms["adapter_load_s"] == PRIOR_LOAD_S
+    assert "adapter_load_s" not in choice.candidates[1].terms
     assert not exclusion(RouteRequest(1, 7), made.replicas["p0"], NOW)
 
 
@@ -247,11 +258,89 @@ def test_explain_tells_of_the_adapter() -> None:
     for fields in ({"adapter": "sql"}, {"model": "sql"}):
         answer = told(**fields)
         assert (answer.replica, answer.adapter, answer.error) == ("p1", one.served_name, "")
-        assert [c.excluded for c in answer.candidates] == [NOT_RESIDENT, ""]
+        assert [c.excluded for c in answer.candidates] == [LOADING, ""]
     assert told().adapter == ""
     assert told(adapter="sql", tenant="bravo").error.startswith("There is no adapter 'sql'")
     made.replicas["p1"].adapters.note_listed((), NOW)
+    answer = told(model="sql")
+    assert (answer.replica, answer.awaited, answer.error) == ("", "p1", "")
+    made.apply(
+        table(holding(), adapters=(one,), tenants=made.wire_table.tenants), now=NOW, wall=NOW
+    )
     assert told(model="sql").error == f"No replica can take it: 2 of 2: {NOT_RESIDENT}."
+
+
+# -- how soon it will be there ---------------------------------------------------------------------
+
+
+def test_a_load_is_expected_to_take_as_long_as_those_before_it_and_then_as_long_again() -> None:
+    one = adapter()
+    made = fleet(holding(one.served_name), adapters=(one,))
+    replica, name = made.replicas["p0"], one.served_name
+    held = replica.adapters
+
+    def waits(after_s: float) -> float | None:
+        return held.load_wait_s(name, NOW + after_s)
+
+    assert [waits(at) for at in (0, 1, 4)] == [PRIOR_LOAD_S, PRIOR_LOAD_S - 1, 4]
+    held.note_listed((name,), NOW + 1)
+    assert waits(1) is None
+    learned_s = PRIOR_LOAD_S + LEARNING_RATE * (1 - PRIOR_LOAD_S)
+    held.note_restart(NOW + 10)
+    assert waits(10) == pytest.approx(learned_s)
+    replica.note_health(True, "up", NOW + 20)
+    assert waits(20) == pytest.approx(learned_s)
+    held.note_listed((name,), NOW + 21 + LONGEST_LOAD_S)
+    assert held.load_s == pytest.approx(learned_s)
+    held.load_s = 0.0
+    held.note_lost(name, NOW + 100)
+    assert waits(100) == LEAST_LOAD_S
+    held.note_stage(name, "failed", NOW)
+    assert waits(100) is None
+    assert held.load_wait_s("other", NOW) is None
+
+
+def test_an_engine_that_takes_no_adapters_while_it_runs_is_not_waited_for() -> None:
+    one = adapter()
+    endpoints = (endpoint("p0", engine="llamacpp", adapters=(one.served_name,)),)
+    made = fleet(pool(endpoints=endpoints), adapters=(one,))
+    asked = RouteRequest(1, 7, adapter=one.served_name)
+    assert exclusion(asked, made.replicas["p0"], NOW) == NOT_RESIDENT
+    found = made.table.models["m"]
+    assert pool_awaiting(made.pools, found, made.pools["p"], one.served_name, NOW) is None
+
+
+def test_a_request_waits_for_the_adapter_where_that_is_sooner_than_where_it_is() -> None:
+    one = adapter()
+    made = fleet(holding(one.served_name, size=3), adapters=(one,))
+    state, asked = made.pools["p"], RouteRequest(1, 7, adapter=one.served_name, prompt_tokens=10)
+    has, comes, down = (made.replicas[f"p{i}"] for i in range(3))
+    has.adapters.note_listed((one.served_name,), NOW)
+    down.note_health(False, "off", NOW)
+
+    def chosen(**changes: object) -> tuple[str, str]:
+        for name, value in changes.items():
+            setattr(asked, name, value)
+        choice = choose(asked, state, now=NOW, chance=chance())
+        names = [r.id if r is not None else "" for r in (choice.replica, choice.awaited)]
+        return names[0], names[1]
+
+    assert chosen() == ("p0", "")
+    has.prefill.place(100_000, NOW)
+    assert chosen() == ("", "p1")
+    reason = choose(asked, state, now=NOW, chance=chance()).reason
+    assert reason.startswith("waits 1.5 s for the adapter to be loaded on p1: ")
+    assert reason.endswith(" s less than on p0, which has it")
+    comes.adapters.load_s = 6.0  # more than may be waited for
+    assert chosen() == ("p0", "")
+    has.note_health(False, "off", NOW)
+    assert chosen() == ("", "")
+    comes.adapters.load_s = 1.0
+    assert chosen() == ("", "p1")
+    assert chosen(tried=("p1",)) == ("", "")
+    found = made.table.models["m"]
+    awaiting = pool_awaiting(made.pools, found, state, one.served_name, NOW)
+    assert awaiting is state
 
 
 # -- what is seen and told -------------------------------------------------------------------------

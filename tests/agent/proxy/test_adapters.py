@@ -133,6 +133,7 @@ async def test_nobody_else_can_call_an_adapter_and_no_base_model_answers_for_it(
     for reply in (await ask(rig, "bravo", **way), await ask(rig, **never)):
         assert (reply.status, reply.error["code"]) == (404, "model_not_found")
     rig.replica().adapters.note_listed((), time.monotonic())
+    rig.replica().adapters.load_s = 60.0  # more than anybody waits
     reply = await ask(rig, **way)
     assert (reply.status, reply.error["code"]) == (503, "adapter_loading")
     assert int(reply.headers["retry-after"]) > 0
@@ -206,11 +207,40 @@ async def test_an_adapter_that_was_lost_everywhere_is_a_503(rig: Rig) -> None:
               + SQL.served_name, "code": 400}  # fmt: skip
     await started(rig, failing(400, sglang), engine="sglang")
     list_at(rig, 0)
+    rig.replica().adapters.load_s = 60.0  # more than anybody waits
     for _ in range(2):
         reply = await ask(rig, model="sql", stream=True)
         assert (reply.status, reply.error["code"]) == (503, "adapter_loading")
         assert int(reply.headers["retry-after"]) > 0
     assert rig.calls == [1]
+
+
+async def test_who_finds_an_adapter_lost_or_on_its_way_waits_until_it_is_loaded(rig: Rig) -> None:
+    """R38, R39: one that was lost with its engine's restart, and one that is loaded just now."""
+    lost: list[Call] = []
+
+    async def restarted(call: Call) -> None:
+        lost.append(call)
+        script = failing(404, {"error": NOT_THERE}) if len(lost) == 1 else obliging()
+        await script(call)
+
+    await started(rig, restarted)
+    held = rig.replica().adapters
+    list_at(rig, 0)
+    asking = [asyncio.ensure_future(ask(rig, model="sql"))]
+    await until(lambda: SQL.served_name in held.missing and rig.proxy.waiting())
+    asking.append(asyncio.ensure_future(ask(rig, model="sql")))
+    await until(lambda: rig.proxy.waiting()[0].requests == 2)
+    assert (await ask(rig)).status == 200  # the base model's requests pass
+    list_at(rig, 0)
+    assert {reply.status for reply in await asyncio.gather(*asking)} == {200}
+    sent = [call.json()["model"] for call in rig.engines[0].calls]
+    assert sent == [SQL.served_name, "m", SQL.served_name, SQL.served_name]
+    held.note_restart(time.monotonic())
+    waiting = asyncio.ensure_future(ask(rig, model="sql"))
+    await until(lambda: bool(rig.proxy.waiting()))
+    held.note_stage(SQL.served_name, "failed", time.monotonic(), message="no")
+    assert (await waiting).error["code"] == "adapter_failed"
 
 
 async def test_another_404_is_the_clients_own(rig: Rig) -> None:
