@@ -25,7 +25,6 @@ from bench.machine import KEY, MODEL
 from routing_agent import log, wire
 from routing_agent.app import Parts
 from routing_agent.config import serve_config
-from routing_agent.control.reporter import note_usage
 from routing_agent.control.spool import UsageSpool
 
 REPORT_PAUSE_S = 2.0
@@ -80,7 +79,7 @@ async def live(
     parts = Parts.build(serve_config(["--worker-urls", "http://unused"]))
     parts.apply_at(table(engine_ports, settings), time.time())
     spool = UsageSpool(folder / "usage.jsonl")
-    proxy = parts.proxy(lambda done: note_usage(spool, done))
+    proxy = parts.proxy(spool.add)
     await proxy.start("127.0.0.1", port)
     loops = [*parts.watchers().values(), take_reports(parts, spool)]
     running = asyncio.gather(*loops)

@@ -24,7 +24,7 @@ from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.packages import PackageStore
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.record_spool import RecordSpool
-from routing_agent.control.reporter import Link, Reporter, Sources, note_usage
+from routing_agent.control.reporter import Link, Reporter, Sources
 from routing_agent.control.signatures import Verifier
 from routing_agent.control.snapshot import TableStore
 from routing_agent.control.spool import UsageSpool
@@ -196,7 +196,7 @@ class ManagedLife:
 
     def note_finished(self, request: FinishedRequest) -> None:
         """Take down what a finished request used."""
-        note_usage(self._spool, request)
+        self._spool.add(request)
 
     def keep_record(self, record: RequestRecord) -> None:
         """Keep the life of a request until the control plane has it."""

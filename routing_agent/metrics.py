@@ -6,50 +6,52 @@ whatever a client made up shares one value.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import msgspec
-
 from routing_agent import wire
 from routing_agent.core.fleet import Fleet
-from routing_agent.wire import LATENCY_BOUNDS_S, latency_bucket
+from routing_agent.wire import LATENCY_BOUNDS_S
 
 BUCKETS: Final = len(LATENCY_BOUNDS_S) + 1
+_BOUNDS_S: Final = LATENCY_BOUNDS_S
 UNKNOWN_MODEL: Final = "unknown"
 STAGES: Final = ("connect", "prefill", "decode")  # and "queue", which is queue_wait
 
 
-class FinishedRequest(msgspec.Struct, kw_only=True):
+class FinishedRequest:
     """The one record of a request that ended, however it ended. Durations in seconds."""
 
-    request_id: str
-    at: float  # Unix seconds of its end
-    tenant: str
-    api_key: str = ""
-    path: str = ""
-    model: str = ""  # public name; "" = never found out
-    adapter: str = ""  # its served name
-    version: str = ""
-    pool: str = ""
-    replica: str = ""
-    route: str = ""
-    reason: str = ""
-    stream: bool = False
-    status: int = 200  # what the client got; 499 = the client left
-    error: str = ""  # our error code, "" if none
-    attempts: int = 0
-    prompt_tokens: int = 0
-    cached_prompt_tokens: int = 0
-    output_tokens: int = 0
-    estimated: bool = False  # the engine gave no usage figures
-    was_admitted: bool = False  # counted against the tenant's limits: goes into usage
-    queue_wait_s: float = 0.0
+    path = ""
+    api_key = ""
+    model = ""  # public name; "" = never found out
+    adapter = ""  # its served name
+    version = ""
+    pool = ""
+    replica = ""
+    route = ""
+    reason = ""
+    stream = False
+    error = ""  # our error code, "" if none
+    attempts = 0
+    prompt_tokens = 0
+    cached_prompt_tokens = 0
+    output_tokens = 0
+    estimated = False  # the engine gave no usage figures
+    was_admitted = False  # counted against the tenant's limits: goes into usage
+    queue_wait_s = 0.0
     connect_s: float | None = None
     ttft_s: float | None = None
     tpot_s: float | None = None
-    e2e_s: float = 0.0
+    e2e_s = 0.0
+
+    def __init__(self, request_id: str, *, tenant: str, status: int, at: float) -> None:
+        self.request_id = request_id
+        self.tenant = tenant
+        self.status = status  # what the client got; 499 = the client left
+        self.at = at  # Unix seconds of its end
 
 
 class Histogram:
@@ -64,7 +66,7 @@ class Histogram:
 
     def add(self, seconds: float) -> None:
         """Count one sample."""
-        self.counts[latency_bucket(seconds)] += 1
+        self.counts[bisect_left(_BOUNDS_S, seconds)] += 1  # as `wire.latency_bucket`
         self.sum_s += seconds
 
     def take(self) -> wire.Histogram:
@@ -86,22 +88,27 @@ class Tally:
     __slots__ = ("taken", "total")
 
     def __init__(self) -> None:
-        self.total: Counter[str] = Counter()
-        self.taken: Counter[str] = Counter()
+        self.total: dict[str, int] = {}
+        self.taken: dict[str, int] = {}
+
+    def add(self, name: str, count: int) -> None:
+        """Count so many more."""
+        self.total[name] = self.total.get(name, 0) + count
 
     def take(self) -> dict[str, int]:
         """Give what is new since the last call."""
         fresh = {
-            name: count - self.taken[name]
+            name: new
             for name, count in self.total.items()
-            if count != self.taken[name]
+            if (new := count - self.taken.get(name, 0))
         }
         self.taken = self.total.copy()
         return fresh
 
     def give_back(self, counts: Mapping[str, int]) -> None:
         """Put counts back that were not reported."""
-        self.taken.subtract(counts)
+        for name, count in counts.items():
+            self.taken[name] = self.taken.get(name, 0) - count
 
 
 class PoolCounts:
@@ -128,13 +135,8 @@ class PoolCounts:
         self.engine_queue_wait = Histogram()  # as engines tell of their own queues
         self.stages = {stage: Histogram() for stage in STAGES}
 
-    def add(self, record: FinishedRequest, code: str) -> None:
-        """Count one finished request."""
-        self.requests.total[code] += 1
-        tokens = self.tokens.total
-        tokens["prompt"] += record.prompt_tokens
-        tokens["cached"] += record.cached_prompt_tokens
-        tokens["output"] += record.output_tokens
+    def add_times(self, record: FinishedRequest) -> None:
+        """Count how long one finished request took."""
         self.e2e.add(record.e2e_s)
         self.queue_wait.add(record.queue_wait_s)
         if record.connect_s is not None:
@@ -196,6 +198,28 @@ class TenantCounts:
         self.tokens = Tally()
 
 
+class Alike:
+    """Finished requests that differ in nothing that is counted but in their tokens and times."""
+
+    __slots__ = ("cached_tokens", "output_tokens", "pool", "prompt_tokens", "requests")
+
+    def __init__(self, pool: PoolCounts | None) -> None:
+        self.pool = pool  # where their times go; None: they came to no pool
+        self.requests = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+
+    def add(self, record: FinishedRequest) -> None:
+        """Count one more."""
+        self.requests += 1
+        self.prompt_tokens += record.prompt_tokens
+        self.cached_tokens += record.cached_prompt_tokens
+        self.output_tokens += record.output_tokens
+        if self.pool is not None:
+            self.pool.add_times(record)
+
+
 class LeaseCounts:
     """What lease calls did, since this process began."""
 
@@ -251,20 +275,31 @@ class Metrics:
     def settle(self) -> None:
         """Count what was noted: many at once cost less than each on its own way."""
         finished, self._finished = self._finished, []
+        found: dict[tuple[str, str, str, str, int], Alike] = {}
         for record in finished:
-            self._count(record)
+            key = (record.pool, record.model, record.version, record.tenant, record.status)
+            alike = found.get(key)
+            if alike is None:
+                pool = self.pools[(record.pool, record.version)] if record.pool else None
+                alike = found[key] = Alike(pool)
+            alike.add(record)
+        for (pool_name, model, version, tenant, status), alike in found.items():
+            code = _CODES[status]
+            labels = (pool_name, model or UNKNOWN_MODEL, version, code)
+            self.requests[labels] += alike.requests
+            self._count(alike, tenant, code)
 
-    def _count(self, record: FinishedRequest) -> None:
-        code = _CODES[record.status]
-        model = record.model or UNKNOWN_MODEL
-        self.requests[(record.pool, model, record.version, code)] += 1
-        if record.pool:
-            self.pools[(record.pool, record.version)].add(record, code)
-        if record.tenant:
-            counts = self.tenants[record.tenant]
-            counts.requests.total[code] += 1
-            counts.tokens.total["prompt"] += record.prompt_tokens
-            counts.tokens.total["output"] += record.output_tokens
+    def _count(self, alike: Alike, tenant: str, code: str) -> None:
+        if alike.pool is not None:
+            alike.pool.requests.add(code, alike.requests)
+            alike.pool.tokens.add("prompt", alike.prompt_tokens)
+            alike.pool.tokens.add("cached", alike.cached_tokens)
+            alike.pool.tokens.add("output", alike.output_tokens)
+        if tenant:
+            counts = self.tenants[tenant]
+            counts.requests.add(code, alike.requests)
+            counts.tokens.add("prompt", alike.prompt_tokens)
+            counts.tokens.add("output", alike.output_tokens)
 
     def took_path(
         self, key: tuple[str, str, str], record: FinishedRequest, wasted_tokens: int
@@ -301,12 +336,12 @@ class Metrics:
     def retried(self, pool: wire.Pool) -> None:
         """Count one retry."""
         self.retries_total += 1
-        self.pools[(pool.name, pool.version)].tokens.total["retries"] += 1
+        self.pools[(pool.name, pool.version)].tokens.add("retries", 1)
 
     def shed(self, pool: wire.Pool, policy: wire.OverloadPolicy) -> None:
         """Count a request that overload turned away, or to another pool."""
         self.shed_total[policy] += 1
-        self.pools[(pool.name, pool.version)].tokens.total["shed"] += 1
+        self.pools[(pool.name, pool.version)].tokens.add("shed", 1)
 
     # -- off the request path ------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ def _traffic(metrics: Metrics) -> Iterable[exposition.Family]:
     tokens: Counter[tuple[str, str]] = Counter()
     for i, (tenant, counts) in enumerate(metrics.tenants.items()):
         label = tenant if i < TENANT_SERIES else "other tenants"
-        requests[label] += counts.requests.total.total()
+        requests[label] += sum(counts.requests.total.values())
         for kind, n in counts.tokens.total.items():
             tokens[(label, kind)] += n
     yield exposition.counter(

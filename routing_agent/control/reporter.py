@@ -31,7 +31,7 @@ from routing_agent.control.traffic import TrafficPort
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
 from routing_agent.http_client import CallFailed, HttpClient, Response
-from routing_agent.metrics import FinishedRequest, Metrics
+from routing_agent.metrics import Metrics
 
 log = structlog.get_logger()
 
@@ -298,32 +298,6 @@ class Reporter:
             log.info("report_works_again", after=self.last_error)
         self.last_error = ""
         self.last_success_at = time.monotonic()
-
-
-def note_usage(spool: UsageSpool, request: FinishedRequest) -> None:
-    """Spool what a finished request used; one that was never admitted used nothing."""
-    if request.was_admitted:
-        spool.add(usage_of(request))
-
-
-def usage_of(request: FinishedRequest) -> wire.UsageRecord:
-    """Give what is charged for a finished request; the spool numbers it."""
-    return wire.UsageRecord(
-        number=0,
-        at=request.at,
-        request_id=request.request_id,
-        tenant=request.tenant,
-        api_key=request.api_key,
-        model=request.model,
-        adapter=request.adapter,
-        version=request.version,
-        pool=request.pool,
-        status=request.status,
-        prompt_tokens=request.prompt_tokens,
-        cached_prompt_tokens=request.cached_prompt_tokens,
-        output_tokens=request.output_tokens,
-        estimated=request.estimated,
-    )
 
 
 def resident_bytes() -> int | None:

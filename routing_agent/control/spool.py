@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from routing_agent.control.files import OWNER_ONLY, set_aside, write_durably
+from routing_agent.metrics import FinishedRequest
 from routing_agent.wire import UsageRecord
 
 log = structlog.get_logger()
@@ -47,7 +48,7 @@ class UsageSpool:
     def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
         self._path = path
         self._limit_bytes = limit_bytes
-        self._fresh: list[UsageRecord] = []  # counted, not yet numbered and encoded
+        self._fresh: list[FinishedRequest] = []  # counted, not yet numbered and encoded
         self._buffer = bytearray()  # numbered, not yet written
         self._writing: asyncio.TimerHandle | None = None
         self._sent: deque[tuple[int, int]] = deque()  # (number, end offset) handed out last
@@ -62,16 +63,19 @@ class UsageSpool:
         """How many records wait for an acknowledgement."""
         return self.last_number - self.acknowledged
 
-    def add(self, record: UsageRecord) -> None:
-        """Number a record and write it within a quarter of a second.
+    def add(self, request: FinishedRequest) -> None:
+        """Number what a finished request used and write it within a quarter of a second.
 
-        Encoding waits for the write: many at once cost less than each on its request's way.
+        One that was never admitted used nothing. Its record is made with the write: many at once
+        cost less than each on its request's way.
         """
+        if not request.was_admitted:
+            return
         if self._is_full():
             self._drop()
             return
         self.last_number += 1
-        self._fresh.append(record)
+        self._fresh.append(request)
         if self._writing is None:
             loop = asyncio.get_running_loop()
             self._writing = loop.call_later(WRITE_DELAY_S, self._write)
@@ -117,9 +121,7 @@ class UsageSpool:
     def _encode(self) -> None:
         fresh, self._fresh = self._fresh, []
         first = self.last_number - len(fresh) + 1
-        numbered = [
-            msgspec.structs.replace(record, number=n) for n, record in enumerate(fresh, first)
-        ]
+        numbered = [usage_of(request, number) for number, request in enumerate(fresh, first)]
         self._buffer += _LINES.encode_lines(numbered)
 
     def _write(self) -> None:
@@ -197,6 +199,26 @@ class UsageSpool:
                 why=f"{self._path} holds {self._limit_bytes} bytes; is the control plane away?",
             )
         self.dropped += 1
+
+
+def usage_of(request: FinishedRequest, number: int) -> UsageRecord:
+    """Give what is charged for a finished request."""
+    return UsageRecord(
+        number=number,
+        at=request.at,
+        request_id=request.request_id,
+        tenant=request.tenant,
+        api_key=request.api_key,
+        model=request.model,
+        adapter=request.adapter,
+        version=request.version,
+        pool=request.pool,
+        status=request.status,
+        prompt_tokens=request.prompt_tokens,
+        cached_prompt_tokens=request.cached_prompt_tokens,
+        output_tokens=request.output_tokens,
+        estimated=request.estimated,
+    )
 
 
 def _head(acknowledged: int) -> bytes:

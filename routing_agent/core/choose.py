@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from routing_agent.core.adapters import LONGEST_LOAD_WAIT_S
 from routing_agent.core.cache_aware import CacheAware
 from routing_agent.core.chance import Chance
@@ -39,15 +37,24 @@ LOADING: Final = "the adapter is being loaded here"
 TRIED: Final = "already tried for this request"
 
 
-class Choice(msgspec.Struct):
+class Choice:
     """The verdict: a replica with route and reason, or none and why."""
 
-    replica: Replica | None
-    route: Route = "load"
-    reason: str = ""
-    is_full: bool = False  # none was free, but some would be with more room
-    awaited: Replica | None = None  # worth to be waited for: its adapter is on its way
-    candidates: tuple[Candidate, ...] = ()  # only when explaining
+    __slots__ = ("awaited", "candidates", "is_full", "reason", "replica", "route")
+
+    def __init__(
+        self,
+        replica: Replica | None,
+        route: Route = "load",
+        reason: str = "",
+        awaited: Replica | None = None,
+    ) -> None:
+        self.replica = replica
+        self.route = route
+        self.reason = reason
+        self.is_full = False  # none was free, but some would be with more room
+        self.awaited = awaited  # worth to be waited for: its adapter is on its way
+        self.candidates: tuple[Candidate, ...] = ()  # only when explaining
 
 
 def choose(

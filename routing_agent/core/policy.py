@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-import msgspec
-
 from routing_agent.core.chance import Chance
 from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.replica import Replica
@@ -17,18 +15,33 @@ from routing_agent.wire import PoolSettings
 Route = Literal["affinity", "prefix", "load", "hash", "only", "fallback", "cascade", "retry"]
 
 
-class RouteRequest(msgspec.Struct):
+class RouteRequest:
     """All that a choice may know of a request."""
 
-    tokens: int  # what it will be charged with
-    session: int  # 64-bit hash of tenant and session
-    tried: tuple[str, ...] = ()  # replicas not to choose again
-    adapter: str = ""  # what the replica must hold
-    prompt_tokens: int = 0  # estimated; 0: not known
-    # Hashes of the prompt's whole prefixes, one for each full block, the shortest first; the
-    # chain's seed is apart for model version, adapter and salt. Empty: nothing is known.
-    blocks: Sequence[int] = ()
-    block_tokens: float = 0.0  # tokens that a block stands for
+    __slots__ = (
+        "adapter", "block_tokens", "blocks", "prompt_tokens", "session", "tokens", "tried",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0913 - the parts of one thing
+        self,
+        tokens: int,
+        session: int,
+        *,
+        adapter: str = "",
+        tried: tuple[str, ...] = (),
+        prompt_tokens: int = 0,
+        blocks: Sequence[int] = (),
+        block_tokens: float = 0.0,
+    ) -> None:
+        self.tokens = tokens  # what it will be charged with
+        self.session = session  # 64-bit hash of tenant and session
+        self.adapter = adapter  # what the replica must hold
+        self.prompt_tokens = prompt_tokens  # estimated; 0: not known
+        self.tried = tried  # replicas not to choose again
+        # Hashes of the prompt's whole prefixes, one for each full block, the shortest first; the
+        # chain's seed is apart for model version, adapter and salt. Empty: nothing is known.
+        self.blocks = blocks
+        self.block_tokens = block_tokens  # tokens that a block stands for
 
     def uncached_tokens(self, matching: int) -> float:
         """Give the prompt tokens to compute where `matching` of its blocks are cached.
@@ -63,12 +76,15 @@ class Candidates(Protocol):
         ...
 
 
-class Pick(msgspec.Struct):
+class Pick:
     """What a policy picked, and why."""
 
-    replica: Replica
-    route: Route
-    reason: str
+    __slots__ = ("reason", "replica", "route")
+
+    def __init__(self, replica: Replica, route: Route, reason: str) -> None:
+        self.replica = replica
+        self.route = route
+        self.reason = reason
 
 
 class Policy(Protocol):

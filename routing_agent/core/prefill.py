@@ -9,8 +9,6 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
-import msgspec
-
 from routing_agent.core.speed import PRIOR_TOKENS_PER_S, Speed
 
 # The mean prompt is that of about the last so many.
@@ -21,16 +19,22 @@ WORK_LIFE_S: Final = 400.0
 MOST_PROGRESS: Final = 0.9
 
 
-class Placement(msgspec.Struct, eq=False):
+class Placement:
     """One prompt sent to a replica, until its first token or its end; see `Prefill`."""
 
-    uncached_tokens: int
-    placed_at: float
-    number: int
-    shows_first_token: bool = True  # a stream does; a plain answer comes when all is over
-    is_waiting: bool = True
-    matching: int = 0  # blocks that the replica was believed to hold
-    tail_used_at: float = 0.0  # when the last of those had last been used
+    __slots__ = ("is_waiting", "matching", "number", "placed_at", "shows_first_token",
+                 "tail_used_at", "uncached_tokens")  # fmt: skip
+
+    def __init__(
+        self, uncached_tokens: int, placed_at: float, number: int, *, shows_first_token: bool
+    ) -> None:
+        self.uncached_tokens = uncached_tokens
+        self.placed_at = placed_at
+        self.number = number
+        self.shows_first_token = shows_first_token  # a plain answer comes when all is over
+        self.is_waiting = True
+        self.matching = 0  # blocks that the replica was believed to hold
+        self.tail_used_at = 0.0  # when the last of those had last been used
 
 
 class Prefill:
@@ -71,7 +75,9 @@ class Prefill:
     ) -> Placement:
         """Charge a prompt that was just sent, with what the replica must compute of it."""
         self._number += 1
-        placement = Placement(max(uncached_tokens, 0), now, self._number, shows_first_token)
+        placement = Placement(
+            max(uncached_tokens, 0), now, self._number, shows_first_token=shows_first_token
+        )
         if not self._waiting:
             self._began_at = now
         self._waiting[placement.number] = placement

@@ -45,7 +45,9 @@ def chain(prompt: bytes, root: int, block_bytes: int) -> list[int]:
     whole = min(len(prompt) // block_bytes, MAX_BLOCKS) * block_bytes
     digest = xxhash.xxh3_64_intdigest
     before = root
-    for start in range(0, whole, block_bytes):
+    start = 0
+    while start < whole:
         before = digest(prompt[start : start + block_bytes], before)
         blocks.append(before)
+        start += block_bytes
     return blocks

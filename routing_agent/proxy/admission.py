@@ -7,8 +7,6 @@ from hashlib import sha256
 from time import monotonic
 from typing import Final
 
-import msgspec
-
 from routing_agent.core import load
 from routing_agent.core.adapters import find_adapter, has_failed, pool_awaiting, pool_holding
 from routing_agent.core.fleet import Fleet, PoolState
@@ -21,16 +19,21 @@ from routing_agent.proxy.request import ParsedRequest, RequestRefused
 from routing_agent.wire import Adapter, Tenant
 
 
-class Destination(msgspec.Struct):
+class Destination:
     """Where a request is to go: everything but the replica."""
 
-    model: Model
-    pool: PoolState
-    session: int
-    prompt_tokens: int
-    charge_tokens: int
-    asked: str = ""  # the model that was asked for, where a rule decided which one answers
-    path: str = ""  # how: see `wire.ModelPath`
+    __slots__ = ("asked", "charge_tokens", "model", "path", "pool", "prompt_tokens", "session")
+
+    def __init__(
+        self, model: Model, pool: PoolState, session: int, prompt_tokens: int, charge_tokens: int
+    ) -> None:
+        self.model = model
+        self.pool = pool
+        self.session = session
+        self.prompt_tokens = prompt_tokens
+        self.charge_tokens = charge_tokens
+        self.asked = ""  # the model that was asked for, where a rule decided which one answers
+        self.path = ""  # how: see `wire.ModelPath`
 
 
 BEARER: Final = b"Bearer "
@@ -110,7 +113,9 @@ def find_destination(
             adapter=request.adapter,
         )
     charge = prompt + load.output_tokens(request.max_tokens)
-    return Destination(model, pool, session, prompt, charge, asked.name, path)
+    found = Destination(model, pool, session, prompt, charge)
+    found.asked, found.path = asked.name, path
+    return found
 
 
 def _pool_name(fleet: Fleet, model: Model, session: int, prompt_tokens: int) -> str:

@@ -116,34 +116,29 @@ def record(
     pool = attempt.pool.pool if attempt is not None else None
     if pool is None and destination is not None:
         pool = destination.pool.pool
-    return FinishedRequest(
-        request_id=exchange.request_id.decode(),
-        at=wall,
-        tenant=exchange.caller.tenant.name,
-        api_key=exchange.caller.key_id,
-        path=exchange.incoming.path,
-        model=destination.model.name if destination is not None else "",
-        adapter=exchange.adapter,
-        version=pool.version if pool is not None else "",
-        pool=pool.name if pool is not None else "",
-        replica=attempt.replica.id if attempt is not None else "",
-        route=choice.route if choice is not None else "",
-        reason=choice.reason if choice is not None else "",
-        stream=exchange.request is not None and exchange.request.is_stream,
-        status=status,
-        error=error,
-        attempts=exchange.attempts,
-        prompt_tokens=prompt,
-        cached_prompt_tokens=cached,
-        output_tokens=output,
-        estimated=estimated,
-        was_admitted=destination is not None,
-        queue_wait_s=exchange.queue_wait_s,
-        connect_s=attempt.connect_s if attempt is not None else None,
-        ttft_s=first - received if first is not None else None,
-        tpot_s=(now - first) / (output - 1) if first is not None and output > 1 else None,
-        e2e_s=now - received,
+    caller = exchange.caller
+    made = FinishedRequest(
+        exchange.request_id.decode(), tenant=caller.tenant.name, status=status, at=wall
     )
+    made.api_key, made.path = caller.key_id, exchange.incoming.path
+    made.error, made.attempts = error, exchange.attempts
+    if destination is not None:
+        made.model, made.was_admitted = destination.model.name, True
+    if pool is not None:
+        made.pool, made.version = pool.name, pool.version
+    if choice is not None:
+        made.route, made.reason = choice.route, choice.reason
+    if exchange.request is not None:
+        made.stream, made.adapter = exchange.request.is_stream, exchange.request.adapter
+    if attempt is not None:
+        made.replica, made.connect_s = attempt.replica.id, attempt.connect_s
+    made.prompt_tokens, made.cached_prompt_tokens = prompt, cached
+    made.output_tokens, made.estimated = output, estimated
+    made.queue_wait_s, made.e2e_s = exchange.queue_wait_s, now - received
+    if first is not None:
+        made.ttft_s = first - received
+        made.tpot_s = (now - first) / (output - 1) if output > 1 else None
+    return made
 
 
 def note_counted(exchange: HeldRequest, attempt: Attempt, request: RouteRequest) -> None:

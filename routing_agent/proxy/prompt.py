@@ -25,6 +25,7 @@ from routing_agent.proxy.envelope import NO_RAW, ChatMessage, Envelope, Part
 CACHED_PATHS: Final = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
+_ABSENT: Final = NO_RAW  # compiled code finds a module's own name at no cost
 _CLOSING: Final = (b'"', b"]")
 
 
@@ -41,11 +42,11 @@ def canonical(envelope: Envelope) -> bytes:
     """Give a request's canonical prompt: one join over what was decoded, nothing re-encoded."""
     pieces: list[bytes] = []
     for raw in (envelope.tools, envelope.system, envelope.instructions):
-        if raw is not NO_RAW:
+        if raw is not _ABSENT:
             pieces.append(bytes(raw))
             pieces.append(PART)
     for raw in (envelope.prompt, envelope.input):
-        if raw is not NO_RAW:
+        if raw is not _ABSENT:
             pieces.append(_open_ended(bytes(raw)))
     messages = envelope.messages
     if messages is not None:
@@ -57,7 +58,7 @@ def canonical(envelope: Envelope) -> bytes:
 def salt_of(envelope: Envelope) -> bytes:
     """Give the request's `cache_salt` as it was spelled; empty if it has none."""
     raw = envelope.cache_salt
-    return b"" if raw is NO_RAW else bytes(raw)
+    return b"" if raw is _ABSENT else bytes(raw)
 
 
 def _add_message(pieces: list[bytes], message: ChatMessage) -> None:
@@ -71,7 +72,7 @@ def _add_message(pieces: list[bytes], message: ChatMessage) -> None:
         for part in content:
             pieces.append(INSIDE)
             _add_part(pieces, part)
-    if message.tool_calls is not NO_RAW:
+    if message.tool_calls is not _ABSENT:
         pieces.append(INSIDE)
         pieces.append(bytes(message.tool_calls))
 
@@ -80,10 +81,10 @@ def _add_part(pieces: list[bytes], part: Part) -> None:
     if part.text is not None:
         pieces.append(part.text.encode())
     for raw in (part.image_url, part.source, part.input_audio, part.video_url, part.audio_url):
-        if raw is not NO_RAW:
+        if raw is not _ABSENT:
             pieces.append(_digest(raw))
     for raw in (part.content, part.input, part.file):
-        if raw is not NO_RAW:
+        if raw is not _ABSENT:
             view = memoryview(raw)
             pieces.append(bytes(view) if len(view) <= _SHORT_BYTES else _digest(raw))
 

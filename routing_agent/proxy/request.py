@@ -28,6 +28,7 @@ MAX_MODEL_LENGTH: Final = 512
 # Paths whose streams end with a usage chunk only if asked by `stream_options`.
 USAGE_ON_REQUEST: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 _NEEDS_MESSAGES: Final = frozenset({"/v1/chat/completions", "/v1/messages"})
+_ABSENT: Final = NO_RAW  # compiled code finds a module's own name at no cost
 _NOTHING: Final = (b"null", b'""', b"[]")
 
 
@@ -39,21 +40,25 @@ class RequestRefused(Exception):
         self.answer = answer
 
 
-class ParsedRequest(msgspec.Struct):
+class ParsedRequest:
     """What routing knows of a request body."""
 
-    model: str
-    is_stream: bool
-    wants_usage: bool
-    session: str | None
-    user: str | None
-    fingerprint: bytes
-    prompt_bytes: int
-    max_tokens: int | None
-    choices: int = 1
+    wants_usage = False
+    session: str | None = None
+    user: str | None = None
+    max_tokens: int | None = None
+    choices = 1
     lora: str | None = None  # the adapter, where it is named beside the model
-    adapter: str = ""  # what engines know the adapter by, once it was found
+    adapter = ""  # what engines know the adapter by, once it was found
     envelope: Envelope | None = None  # until it is known whether its prompt matters for the choice
+
+    def __init__(
+        self, model: str, prompt_bytes: int, fingerprint: bytes, *, is_stream: bool
+    ) -> None:
+        self.model = model
+        self.prompt_bytes = prompt_bytes
+        self.fingerprint = fingerprint
+        self.is_stream = is_stream
 
 
 def parse(body: bytes, path: str) -> ParsedRequest:
@@ -77,19 +82,12 @@ def parse(body: bytes, path: str) -> ParsedRequest:
         raise _invalid("'messages' must be a list with at least one message.", "messages")
     prompt_bytes, fingerprint = _measure(envelope, messages or [])
     options = envelope.stream_options
-    return ParsedRequest(
-        model=model,
-        is_stream=envelope.stream is True,
-        wants_usage=options is not None and options.include_usage is True,
-        session=_session_text(envelope.session_id),
-        user=envelope.user,
-        fingerprint=fingerprint,
-        prompt_bytes=prompt_bytes,
-        max_tokens=_max_tokens(envelope),
-        choices=max(envelope.n or 1, 1),
-        lora=lora,
-        envelope=envelope,
-    )
+    parsed = ParsedRequest(model, prompt_bytes, fingerprint, is_stream=envelope.stream is True)
+    parsed.wants_usage = options is not None and options.include_usage is True
+    parsed.session, parsed.user = _session_text(envelope.session_id), envelope.user
+    parsed.max_tokens, parsed.choices = _max_tokens(envelope), max(envelope.n or 1, 1)
+    parsed.lora, parsed.envelope = lora, envelope
+    return parsed
 
 
 def _parse_odd(body: bytes, path: str, fault: msgspec.ValidationError) -> ParsedRequest:
@@ -106,17 +104,11 @@ def _parse_odd(body: bytes, path: str, fault: msgspec.ValidationError) -> Parsed
     if not envelope.messages and path in _NEEDS_MESSAGES:
         raise _invalid(f"{fault}.", "messages")
     options = whole.get("stream_options")
-    return ParsedRequest(
-        model=model,
-        is_stream=envelope.stream is True,
-        wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
-        session=None,
-        user=None,
-        fingerprint=body[:FINGERPRINT_BYTES],
-        prompt_bytes=min(len(body), FINGERPRINT_BYTES),
-        max_tokens=None,
-        lora=lora,
-    )
+    head = body[:FINGERPRINT_BYTES]
+    parsed = ParsedRequest(model, len(head), head, is_stream=envelope.stream is True)
+    parsed.wants_usage = isinstance(options, dict) and options.get("include_usage") is True
+    parsed.lora = lora
+    return parsed
 
 
 def _checked_model(model: str | None) -> str:
@@ -132,10 +124,10 @@ def _lora_of(envelope: Envelope | OddEnvelope) -> str | None:
 
     SGLang's `lora_path` even loads an adapter again that was unloaded, and takes a path.
     """
-    if envelope.lora_path is not NO_RAW and bytes(envelope.lora_path) not in _NOTHING:
+    if envelope.lora_path is not _ABSENT and bytes(envelope.lora_path) not in _NOTHING:
         raise _no_adapter(envelope.lora_path, "lora_path")
     raw = envelope.lora
-    if raw is NO_RAW or bytes(raw) in _NOTHING:
+    if raw is _ABSENT or bytes(raw) in _NOTHING:
         return None
     try:
         name = msgspec.json.decode(raw)
@@ -172,16 +164,16 @@ def _measure(envelope: Envelope, messages: list[ChatMessage]) -> tuple[int, byte
     total = 0
     head: list[bytes] = []
     for raw in (envelope.system, envelope.instructions, envelope.prompt, envelope.input):
-        if raw is not NO_RAW:
+        if raw is not _ABSENT:
             view = memoryview(raw)
             total += len(view)
             head.append(bytes(view[:FINGERPRINT_BYTES]))
-    if envelope.tools is not NO_RAW:
+    if envelope.tools is not _ABSENT:
         total += len(memoryview(envelope.tools))
     in_head = True
     for message in messages:
         content = message.content
-        if message.tool_calls is not NO_RAW:
+        if message.tool_calls is not _ABSENT:
             total += len(memoryview(message.tool_calls))
         if in_head or not isinstance(content, str):
             size, text = _content(content, with_text=in_head)
@@ -218,7 +210,7 @@ def _told_apart(text: str) -> bytes:
 
 def _part(part: Part, *, with_text: bool) -> tuple[int, bytes]:
     for raw in (part.image_url, part.source, part.input_audio):
-        if raw is not NO_RAW:
+        if raw is not _ABSENT:
             digest = xxhash.xxh3_64_digest(memoryview(raw)) if with_text else b""
             return IMAGE_BYTES, digest
     text = (part.text or "").encode()
@@ -238,11 +230,11 @@ def last_text(body: bytes) -> tuple[int, bool, str]:
     envelope = envelope_of(body)
     if envelope is None:
         return 1, False, ""
-    has_tools = envelope.tools is not NO_RAW and bytes(envelope.tools) not in _NOTHING
+    has_tools = envelope.tools is not _ABSENT and bytes(envelope.tools) not in _NOTHING
     messages = envelope.messages
     if not messages:
-        raw = envelope.prompt if envelope.prompt is not NO_RAW else envelope.input
-        return 1, has_tools, "" if raw is NO_RAW else bytes(raw).decode("utf-8", "replace")
+        raw = envelope.prompt if envelope.prompt is not _ABSENT else envelope.input
+        return 1, has_tools, "" if raw is _ABSENT else bytes(raw).decode("utf-8", "replace")
     content = messages[-1].content
     if isinstance(content, str):
         return len(messages), has_tools, content

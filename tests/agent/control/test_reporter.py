@@ -16,7 +16,7 @@ from routing_agent.control.http_server import error_answer
 from routing_agent.control.identity import Identity
 from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.receiver import Receiver
-from routing_agent.control.reporter import Link, Reporter, Sources, note_usage
+from routing_agent.control.reporter import Link, Reporter, Sources
 from routing_agent.control.signatures import Verifier
 from routing_agent.control.snapshot import TableStore
 from routing_agent.control.spool import UsageSpool
@@ -73,19 +73,13 @@ class Rig:
         self.reporter = Reporter(link, sources, random.Random(1))
 
     def finish(self, request_id="x", **fields):
-        record = FinishedRequest(
-            request_id=request_id,
-            at=time.time(),
-            tenant="acme",
-            model="m",
-            version="v1",
-            pool="chat",
-            was_admitted=True,
-            output_tokens=5,
-            **fields,
-        )
+        record = FinishedRequest(request_id, tenant="acme", status=200, at=time.time())
+        made = {"model": "m", "version": "v1", "pool": "chat", "was_admitted": True,
+                "output_tokens": 5}  # fmt: skip
+        for name, value in (made | fields).items():
+            setattr(record, name, value)
         self.metrics.request_finished(record)
-        note_usage(self.spool, record)
+        self.spool.add(record)
 
     async def stop(self):
         self.spool.close()
@@ -195,8 +189,8 @@ async def test_a_control_plane_that_stores_no_usage_is_not_flooded_with_it(rig, 
 
 
 async def test_what_was_never_admitted_is_not_usage(rig, control_plane):
-    record = FinishedRequest(request_id="x", at=1.0, tenant="", status=401, was_admitted=False)
-    note_usage(rig.spool, record)
+    record = FinishedRequest("x", at=1.0, tenant="", status=401)
+    rig.spool.add(record)
     assert rig.spool.pending == 0
 
 

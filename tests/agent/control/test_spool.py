@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from routing_agent.control import spool as spool_module
 from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.spool import UsageSpool
-from routing_agent.wire import UsageRecord
+from routing_agent.metrics import FinishedRequest
 
 
-def record(request_id: str = "x") -> UsageRecord:
-    return UsageRecord(number=0, at=1.0, request_id=request_id, tenant="acme", output_tokens=3)
+def record(request_id: str = "x") -> FinishedRequest:
+    made = FinishedRequest(request_id, tenant="acme", status=200, at=1.0)
+    made.output_tokens, made.was_admitted = 3, True
+    return made
 
 
 def ids(records):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,27 +22,89 @@ def chain(path: list[int], seed: int = 0) -> list[int]:
 
 
 PATHS = st.lists(st.lists(st.integers(0, 2), max_size=7), max_size=25)
+# A prompt sent; all unused since the last so many dropped; the tail of a prompt dropped by the
+# engine; another capacity.
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("insert"), st.lists(st.integers(0, 2), max_size=7)),
+        st.tuples(st.just("expire"), st.integers(1, 8)),
+        st.tuples(st.just("forget"), st.lists(st.integers(0, 2), min_size=1, max_size=7)),
+        st.tuples(st.just("resize"), st.integers(0, 12)),
+    ),
+    max_size=40,
+)
 
 
-@given(paths=PATHS, capacity=st.integers(0, 12), asked=st.lists(st.integers(0, 2), max_size=7))
-def test_a_profile_is_bounded_closed_and_matches_as_a_plain_model(
-    paths: list[list[int]], capacity: int, asked: list[int]
+class PlainModel:
+    """Blocks by when they were last used, moved one by one."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used: dict[int, float] = {}
+
+    def insert(self, blocks: list[int], now: float) -> None:
+        for block in reversed(blocks[: self.capacity]):
+            self.used.pop(block, None)
+            self.used[block] = now
+        self.fit()
+
+    def fit(self) -> None:
+        while len(self.used) > self.capacity:
+            del self.used[next(iter(self.used))]
+
+    def expire(self, before: float) -> None:
+        self.used = {block: at for block, at in self.used.items() if at >= before}
+
+    def forget(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self.used.pop(block, None)
+
+
+@given(steps=STEPS, capacity=st.integers(0, 12))
+def test_a_profile_forgets_block_by_block_as_a_plain_model_does(
+    steps: list[tuple[str, Any]], capacity: int
 ) -> None:
-    profile, model = PrefixProfile(capacity), dict[int, int]()
+    index, profile, model = PrefixIndex(), PrefixProfile(capacity), PlainModel(capacity)
+    profile.join(index)
+    seen: set[int] = set()
+    for time, (what, value) in enumerate(steps):
+        if what == "insert":
+            seen.update(blocks := chain(value))
+            profile.insert(blocks, float(time))
+            model.insert(blocks, float(time))
+        elif what == "expire":
+            profile.expire(float(time - value))
+            model.expire(float(time - value))
+        elif what == "forget":
+            # What goes on behind these goes too: an engine gives up tails before heads.
+            tail = [block for path in steps if path[0] == "insert"
+                    for block in chain(path[1])[len(value) - 1:]
+                    if chain(path[1])[:len(value)] == chain(value)]  # fmt: skip
+            profile.forget(tail)
+            model.forget(tail)
+        else:
+            profile.resize(value)
+            model.capacity = value
+            model.fit()
+        assert {block: profile.used_at(block) for block in seen if block in profile} == model.used
+        assert index.masks == dict.fromkeys(model.used, profile.bit)
+        assert len(profile) == len(model.used)
+    profile.expire(float(len(steps)))
+    assert (len(profile), index.masks) == (0, {})
+
+
+@given(paths=PATHS, asked=st.lists(st.integers(0, 2), max_size=7))
+def test_a_profile_is_closed_and_matches_as_block_by_block(
+    paths: list[list[int]], asked: list[int]
+) -> None:
+    profile = PrefixProfile(9)
     for time, path in enumerate(paths):
-        blocks = chain(path)
-        profile.insert(blocks, float(time))
-        for block in reversed(blocks[:capacity]):
-            model.pop(block, None)
-            model[block] = time
-        while len(model) > capacity:
-            del model[next(iter(model))]
-        assert len(profile) == len(model) <= capacity
+        profile.insert(chain(path), float(time))
         for known in paths[: time + 1]:
             present = [block in profile for block in chain(known)]
             assert present == sorted(present, reverse=True)  # no block without all before it
     blocks = chain(asked)
-    naive = next((n for n, block in enumerate(blocks) if block not in model), len(blocks))
+    naive = next((n for n, block in enumerate(blocks) if block not in profile), len(blocks))
     assert profile.matching(blocks) == naive
 
 

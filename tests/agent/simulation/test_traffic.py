@@ -72,7 +72,7 @@ async def stub(
 
 
 def options(**changes: Any) -> argparse.Namespace:
-    settings = {
+    settings: dict[str, Any] = {
         "rate": 100.0, "seed": 7, "max_in_flight": 64, "report_every": 60.0,
         "think_factor": 0.001, "alive_file": None, "key_file": Path("unused"),
         "model": "", "embedding_model": "", "wait_for": [],
