@@ -36,7 +36,15 @@ def agent(words: Sequence[str]) -> int:
     return app.main(config.agent_config(words))
 
 
+def relay_worker(words: Sequence[str]) -> int:
+    """Carry requests as one process of an agent's several; the agent starts it itself."""
+    from routing_agent.workers import worker
+
+    return worker.main(words)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"serve": serve, "agent": agent}
+OWN_COMMANDS = {"relay-worker": relay_worker}  # for the agent itself, not for people
 
 
 def simulation_command(name: str, words: Sequence[str]) -> int:
@@ -71,6 +79,8 @@ def main(words: Sequence[str]) -> int:
     name, rest = (words[0], words[1:]) if words else ("", ())
     if name in COMMANDS:
         return COMMANDS[name](rest)
+    if name in OWN_COMMANDS:
+        return OWN_COMMANDS[name](rest)
     if name in SIMULATION and exists(SIMULATION[name][0]):
         return simulation_command(name, rest)
     if name in ("-h", "--help", "help"):

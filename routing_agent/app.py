@@ -40,6 +40,10 @@ from routing_agent.proxy.server import Proxy
 from routing_agent.records import RecentRecords
 from routing_agent.standalone import Discovery
 from routing_agent.wire import Endpoint, RequestRecord, RoutingTable
+from routing_agent.workers.fleet import SharedFleet
+from routing_agent.workers.memory import SUPERVISOR, SharedMemory
+from routing_agent.workers.settings import WorkerSettings
+from routing_agent.workers.supervisor import Workers
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -103,6 +107,8 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
         admin.records.pass_on_to(life.keep_record)
         proxy.on_pair = life.keep_pair
         admin.obey = life.obey if life.engines is not None else None
+        if isinstance(proxy, Workers):
+            proxy.shares_limits, life.receiver.settled = True, proxy.settled
         life.receiver.start_from_disk()
         identity = life.kept_identity()
         if identity is not None:  # a restart obeys pushes from the first moment
@@ -132,7 +138,7 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
 
 async def run_until_drained(
     loops: Mapping[str, Coroutine[Any, Any, None]],
-    proxy: Proxy,
+    proxy: Proxy | Workers,
     limit_s: float,
     stop: StopSignals,
 ) -> None:
@@ -145,7 +151,7 @@ async def run_until_drained(
             task.cancel()
 
 
-async def drain(proxy: Proxy, limit_s: float, stop: StopSignals) -> None:
+async def drain(proxy: Proxy | Workers, limit_s: float, stop: StopSignals) -> None:
     """Let running requests end, up to the limit or a second signal; then close the traffic port."""
     log.info("draining", running_requests=proxy.running_requests, limit_s=limit_s)
     async with asyncio.TaskGroup() as tasks:
@@ -197,6 +203,7 @@ class Parts:
 
     config: Config
     fleet: Fleet
+    workers: Workers | None  # None: this process carries requests itself
     metrics: Metrics
     client: HttpClient  # to the control plane
     engine_client: HttpClient
@@ -213,9 +220,14 @@ class Parts:
         exporter = None
         if config.collector is not None:
             exporter = SpanExporter(config.collector, collector_client, metrics.records)
+        fleet, workers = Fleet(), None
+        if config.workers > 1:
+            fleet = SharedFleet(SharedMemory.create(config.workers), SUPERVISOR)
+            workers = Workers(_worker_settings(config), fleet, metrics)
         return cls(
             config=config,
-            fleet=Fleet(),
+            fleet=fleet,
+            workers=workers,
             metrics=metrics,
             client=HttpClient(tls=_control_trust(config.role)),
             engine_client=HttpClient(tls.trust(config.engine_ca_file), attention),
@@ -233,13 +245,22 @@ class Parts:
     def apply_at(self, table: RoutingTable, wall: float) -> None:
         """Put a table in place; rows that make no sense are left out and named in the log."""
         now = time.monotonic()
+        if self.workers is not None:
+            self.workers.prepare(table)
         change = self.fleet.apply(table, now=now, wall=wall)
         self.metrics.table_applied_at = now
+        if self.workers is not None:
+            self.workers.put(table, wall)
         for fault in change.faults:
             log.warning("table_row_left_out", epoch=table.epoch, why=fault)
 
-    def proxy(self, on_finished: Callable[[FinishedRequest], None] | None = None) -> Proxy:
+    def proxy(
+        self, on_finished: Callable[[FinishedRequest], None] | None = None
+    ) -> Proxy | Workers:
         """Make the traffic port; it does not listen yet."""
+        if self.workers is not None:
+            self.workers.on_finished = on_finished
+            return self.workers
         return Proxy(
             self.fleet,
             self.metrics,
@@ -252,7 +273,7 @@ class Parts:
         """Give what the control side needs."""
         return managed.Parts(self.fleet, self.metrics, self.client, self.chance, self.apply_at)
 
-    def keep_records(self, proxy: Proxy) -> RecentRecords:
+    def keep_records(self, proxy: Proxy | Workers) -> RecentRecords:
         """Let the proxy keep lives of requests; gives where the newest are."""
         records = RecentRecords(self._count_record)
         if self.exporter is not None:
@@ -270,12 +291,9 @@ class Parts:
         """Give the loops that watch engines; `on_page` gets what they scrape."""
         prober = Prober(self.fleet, self.engine_client, self.chance)
         scraper = Scraper(self.fleet, self.engine_client, self.chance, on_page)
-        kv_events = KvListener(self.fleet)
-        loops = {
-            "prober": prober.run(),
-            "scraper": scraper.run(),
-            "kv_events": kv_events.run(),
-        }
+        loops = {"prober": prober.run(), "scraper": scraper.run()}
+        if self.workers is None:  # else each of them follows events for its own profiles
+            loops["kv_events"] = KvListener(self.fleet).run()
         if self.certificate is not None:
             loops["certificate"] = self.certificate.watch()
         if self.exporter is not None:
@@ -290,7 +308,7 @@ class PortTaken(Exception):
 class Ports:
     """The traffic port and the admin port, open while the context lasts."""
 
-    def __init__(self, parts: Parts, proxy: Proxy, server: HttpServer) -> None:
+    def __init__(self, parts: Parts, proxy: Proxy | Workers, server: HttpServer) -> None:
         self._config = parts.config
         self._certificate = None if parts.certificate is None else parts.certificate.context
         self._proxy = proxy
@@ -342,6 +360,16 @@ def both(
         second(endpoint, page)
 
     return hand_on
+
+
+def _worker_settings(config: Config) -> WorkerSettings:
+    certificate, ca_file = config.certificate, config.engine_ca_file
+    return WorkerSettings(
+        workers=config.workers,
+        certificate=None if certificate is None else (str(certificate[0]), str(certificate[1])),
+        engine_ca_file=None if ca_file is None else str(ca_file),
+        log_level=config.log_level,
+    )
 
 
 def _control_trust(role: Standalone | Managed) -> ssl.SSLContext | None:

@@ -46,6 +46,7 @@ from routing_agent.wire import (
 )
 
 DEFAULTS = PoolSettings()
+MOST_WORKERS = 64
 ADAPTER_CACHE = "50GB"  # 25 adapters of the largest size that may be uploaded
 
 # Option, field of PoolSettings, unit. The help text of each tells its default.
@@ -84,7 +85,6 @@ POOL_OPTIONS: tuple[tuple[str, str, str], ...] = (
 
 # What later versions will do. Accepting the option and doing nothing would be a lie.
 NOT_YET: Mapping[str, str] = {
-    "--workers": "more than one worker process",
     "--overload-policy": "falling back to another pool without a control plane",
 }
 
@@ -135,6 +135,7 @@ class Config:
     drain_limit_s: float
     log_level: Literal["debug", "info", "warning", "error"]
     role: Standalone | Managed
+    workers: int = 1
     sample_ratio: float = SAMPLE_RATIO
     collector: Collector | None = None
 
@@ -175,7 +176,6 @@ def serve_config(words: Sequence[str]) -> Config:
     parser.add_argument("--engine-key-file", type=Path, help="the engines' own API key")
     parser.add_argument("--overload-policy", choices=get_args(OverloadPolicy), default="queue")
     parser.add_argument("--alias", action="append", default=[], metavar="NAME=MODEL")
-    parser.add_argument("--workers", type=int, default=1, metavar="N")
     for option, name, unit in POOL_OPTIONS:
         default = getattr(DEFAULTS, name)
         parser.add_argument(option, metavar=unit, help=f"default: {default}")
@@ -227,6 +227,13 @@ def _add_listening(parser: argparse.ArgumentParser, *, admin_host: str | None) -
         "--tls-key-file", type=Path, help="its private key; both: clients use https"
     )
     parser.add_argument("--engine-ca-file", type=Path, help="whom to trust for https engines")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that carry requests, about one a core; default: 1",
+    )
     parser.add_argument("--admin-host", default=admin_host, help="default: 127.0.0.1")
     parser.add_argument("--admin-port", type=int, default=9001)
     parser.add_argument(
@@ -260,8 +267,6 @@ def _read(parser: Parser, words: Sequence[str], build: Any) -> Config:
 
 
 def _serve_from(options: argparse.Namespace) -> Config:
-    if options.workers != 1:
-        raise not_yet("--workers")
     if options.overload_policy == "fallback":
         raise not_yet("--overload-policy")
     settings = pool_settings(vars(options))
@@ -314,6 +319,7 @@ def _config(
         drain_limit_s=drain_limit_s,
         log_level=options.log_level,
         role=role,
+        workers=_workers(options.workers),
         sample_ratio=_ratio("--sample-ratio", options.sample_ratio),
         collector=_collector(options.otlp_endpoint),
     )
@@ -327,6 +333,12 @@ def _engines(options: argparse.Namespace) -> EngineRules | None:
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def _workers(count: int) -> int:
+    if not 1 <= count <= MOST_WORKERS:
+        raise ConfigError(f"--workers {count}: between 1 and {MOST_WORKERS}, about one a core")
+    return count
 
 
 def _ratio(option: str, value: float) -> float:

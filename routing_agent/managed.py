@@ -19,7 +19,7 @@ from routing_agent.config import Managed
 from routing_agent.control.clock import ControlClock
 from routing_agent.control.files import private_folder, write_durably
 from routing_agent.control.identity import Identity, IdentityFile, Registrar
-from routing_agent.control.leases import LeaseCalls
+from routing_agent.control.leases import LeaseCalls, share_of
 from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.packages import PackageStore
 from routing_agent.control.receiver import Receiver
@@ -295,20 +295,23 @@ class ManagedLife:
     def _limits(self) -> list[dict[str, object]]:
         """Give what is in hand of each limit that holds over several agents."""
         now = time.monotonic()
-        return [
-            {
-                "tenant": name,
-                "running": gate.running,
-                "slots": gate.share.slots,
-                "requests": gate.share.requests,
-                "tokens": gate.share.tokens,
-                "lease_ends_in_s": max(gate.share.until - now, 0.0),
-                "left_alone": gate.share.is_left_alone(gate.limits, now),
-                "reason": gate.share.reason,
-            }
-            for name, gate in self.parts.fleet.gates.items()
-            if gate.share is not None
-        ]
+        told: list[dict[str, object]] = []
+        for name, gate in self.parts.fleet.gates.items():
+            with share_of(gate) as share:
+                if share is not None:
+                    told.append(
+                        {
+                            "tenant": name,
+                            "running": gate.running,
+                            "slots": share.slots,
+                            "requests": share.requests,
+                            "tokens": share.tokens,
+                            "lease_ends_in_s": max(share.until - now, 0.0),
+                            "left_alone": share.is_left_alone(gate.limits, now),
+                            "reason": share.reason,
+                        }
+                    )
+        return told
 
     def _read_gpus(self) -> None:
         readings = self._gpus.read()

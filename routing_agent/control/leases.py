@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +21,7 @@ from routing_agent import wire
 from routing_agent.control.identity import error_text
 from routing_agent.control.reporter import Link
 from routing_agent.core.fleet import Fleet
+from routing_agent.core.limits import TenantGate
 from routing_agent.core.shares import NEVER, WINDOW_S, Share
 from routing_agent.http_client import CallFailed
 from routing_agent.metrics import LeaseCounts
@@ -52,7 +54,20 @@ class _Call:
     """A call that must be answered, and whose shares it is about."""
 
     message: wire.LeaseRequest
-    shares: tuple[tuple[Share, wire.LeaseAsk], ...]
+    shares: tuple[tuple[TenantGate, wire.LeaseAsk], ...]
+
+
+@contextmanager
+def share_of(gate: TenantGate) -> Iterator[Share | None]:
+    """Hold a gate's share to look at it or change it; None where its limits are its own."""
+    if gate.share is None:
+        yield None
+        return
+    gate.hold()
+    try:
+        yield gate.share
+    finally:
+        gate.let_go()
 
 
 @dataclass
@@ -151,22 +166,24 @@ class LeaseCalls:
         if self._pending is not None and not await self.call(now):
             return
         for gate in self.fleet.gates.values():
-            if gate.share is not None:
-                gate.share.forget_use(now)
+            with share_of(gate) as share:
+                if share is not None:
+                    share.forget_use(now)
         await self.call(time.monotonic())
 
     # -- composing -----------------------------------------------------------------------------
 
     def _composed(self, now: float) -> _Call | None:
-        shares: list[tuple[Share, wire.LeaseAsk]] = []
+        shares: list[tuple[TenantGate, wire.LeaseAsk]] = []
         for name, gate in self.fleet.gates.items():
             waiting = self._waiting.get(name, [])
-            if gate.share is None:
-                continue
-            if waiting or gate.share.is_due(gate.limits, gate.running, now):
-                wanted = (len(waiting), sum(w.tokens for w in waiting))
-                ask = gate.share.ask(name, gate.limits, wanted, gate.running, now)
-                shares.append((gate.share, ask))
+            with share_of(gate) as share:
+                if share is None:
+                    continue
+                if waiting or share.is_due(gate.limits, gate.running, now):
+                    wanted = (len(waiting), sum(w.tokens for w in waiting))
+                    ask = share.ask(name, gate.limits, wanted, gate.running, now)
+                    shares.append((gate, ask))
         if not shares:
             return None
         self._serial += 1
@@ -203,9 +220,11 @@ class LeaseCalls:
 
     def _take(self, call: _Call, grants: dict[str, wire.LeaseGrant], sent_at: float) -> None:
         now = time.monotonic()
-        for share, ask in call.shares:
+        for gate, ask in call.shares:
             grant = grants.get(ask.tenant, wire.LeaseGrant(tenant=ask.tenant, slots=ask.in_use))
-            share.granted(ask, grant, sent_at, now)
+            with share_of(gate) as share:
+                if share is not None:
+                    share.granted(ask, grant, sent_at, now)
 
     def _give_up(self, tenant: str, waiting: _Waiting) -> None:
         """Let one request go on without an answer."""
@@ -241,8 +260,9 @@ class LeaseCalls:
             self._failing_since is not None and now - self._failing_since >= wire.LEASE_S
         )
         for gate in self.fleet.gates.values():
-            if gate.share is not None:
-                gate.share.gone_at = now if is_gone else NEVER
+            with share_of(gate) as share:
+                if share is not None:
+                    share.gone_at = now if is_gone else NEVER
 
 
 def _end(waiting: dict[str, list[_Waiting]]) -> int:

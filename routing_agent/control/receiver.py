@@ -7,7 +7,7 @@ Whatever goes wrong, the table that runs goes on running.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import structlog
@@ -31,12 +31,15 @@ class Receiver:
         self._lineage = ""
         self._apply = apply
         self._one_at_a_time = asyncio.Lock()
+        # Set where more than this process must put a table in place before it is acknowledged.
+        self.settled: Callable[[], Awaitable[None]] | None = None
 
     def start_from_disk(self) -> None:
         """Apply the kept table, if there is a good one."""
         table = self._store.load()
         if table is not None:
-            self._put_in_place(table, "disk")
+            self._apply(table)
+            self._note(table, "disk")
 
     def trust(self, lineage: str) -> None:
         """Accept tables of this lineage, and of no other, from now on."""
@@ -62,11 +65,13 @@ class Receiver:
             )
             return self._receipt(order.refusal, order.reason)
         await asyncio.to_thread(self._store.save, content)
-        self._put_in_place(table, source)
+        self._apply(table)
+        if self.settled is not None:
+            await self.settled()
+        self._note(table, source)
         return self._receipt("applied")
 
-    def _put_in_place(self, table: RoutingTable, source: Source) -> None:
-        self._apply(table)
+    def _note(self, table: RoutingTable, source: Source) -> None:
         self.table, self.source = table, source
         log.info("table_applied", epoch=table.epoch, source=source, digest=table.digest[:12])
 

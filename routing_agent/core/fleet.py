@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from routing_agent.core.ejection import may_eject
 from routing_agent.core.fairness import FairShares
@@ -26,6 +26,10 @@ from routing_agent.core.speed import Speed
 from routing_agent.core.table import Model, Table, compile_table
 from routing_agent.wire import PREFIX_POLICIES, Endpoint, Pool, RoutingTable, Tenant
 
+if TYPE_CHECKING:
+    from routing_agent.core.chance import Chance
+    from routing_agent.core.choose import Choice
+
 # What an engine may have less of a prompt than it was believed to, before that means that it has
 # dropped some: its blocks end elsewhere than ours, and tokens are not spread evenly.
 MISSING_BLOCKS: Final = 3
@@ -40,6 +44,14 @@ class FleetChange:
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()  # another endpoint record: state, weight, address, ...
     faults: tuple[str, ...] = ()  # rows of the table that were left out, and why
+
+
+class Siblings(Protocol):
+    """Chooses where several processes are one agent."""
+
+    def choose(self, request: RouteRequest, *, now: float, chance: Chance) -> Choice:
+        """Choose as `choose` does, by the load of all, and take the place that was found."""
+        ...
 
 
 class PoolState:
@@ -60,6 +72,7 @@ class PoolState:
         "sessions",
         "settings",
         "shares",
+        "siblings",
         "spares",
         "speed",
         "uses_prefixes",
@@ -73,6 +86,7 @@ class PoolState:
         self.index = PrefixIndex()
         self.speed = Speed()  # of its replicas, taken together
         self.gossip: Gossip | None = None  # set where there are other agents to tell
+        self.siblings: Siblings | None = None  # other processes that choose for this pool too
         self.spares: list[Replica] = []  # the least loaded at the last choice; see `shortlist`
         self.adopt(pool, replicas, seed=seed)
 
@@ -245,7 +259,7 @@ class Fleet:
         """Give a tenant's gate."""
         gate = self.gates.get(tenant.name)
         if gate is None:
-            gate = self.gates[tenant.name] = TenantGate(tenant.limits, now)
+            gate = self.gates[tenant.name] = self.make_gate(tenant, now)
         return gate
 
     def models_without_replica(self, now: float) -> list[str]:
@@ -256,6 +270,22 @@ class Fleet:
             for model in models
             if not any(self.pools[pool].usable(now) for pool in model.pools)
         )
+
+    # What one process of several makes differently: see `routing_agent.workers`.
+
+    def make_replica(self, endpoint: Endpoint, pool: Pool) -> Replica:
+        """Make the runtime of a replica."""
+        return Replica(endpoint, pool=pool.name, settings=pool.settings)
+
+    def make_pool(
+        self, pool: Pool, replicas: Iterable[Replica], *, seed: int, now: float
+    ) -> PoolState:
+        """Make the runtime of a pool."""
+        return PoolState(pool, replicas, seed=seed, now=now)
+
+    def make_gate(self, tenant: Tenant, now: float) -> TenantGate:
+        """Make a tenant's gate."""
+        return TenantGate(tenant.limits, now)
 
     def bytes_per_token(self, model: Model) -> float:
         """Give how many bytes of a prompt make a token: learned where lengths decide on pools."""
@@ -276,7 +306,8 @@ class Fleet:
                 replica = self.replicas.get(endpoint.replica)
                 if replica is None or replica.endpoint.url != endpoint.url:
                     (added if replica is None else changed).append(endpoint.replica)
-                    replica = _new_replica(endpoint, pool, now=now, wall=wall)
+                    replica = self.make_replica(endpoint, pool)
+                    _ramp(replica, now=now, wall=wall)
                 elif replica.endpoint != endpoint:
                     changed.append(endpoint.replica)
                 replica.adopt(endpoint, pool=pool.name, settings=pool.settings, now=now)
@@ -299,7 +330,7 @@ class Fleet:
             replicas = [self.replicas[e.replica] for e in pool.endpoints]
             state = self.pools.get(name)
             if state is None:
-                state = PoolState(pool, replicas, seed=table.hash_seed, now=now)
+                state = self.make_pool(pool, replicas, seed=table.hash_seed, now=now)
             else:
                 state.adopt(pool, replicas, seed=table.hash_seed)
             pools[name] = state
@@ -314,9 +345,8 @@ class Fleet:
                 del self.gates[name]
 
 
-def _new_replica(endpoint: Endpoint, pool: Pool, *, now: float, wall: float) -> Replica:
-    replica = Replica(endpoint, pool=pool.name, settings=pool.settings)
-    if endpoint.ready_at:
+def _ramp(replica: Replica, *, now: float, wall: float) -> None:
+    ready_at = replica.endpoint.ready_at
+    if ready_at:
         # The two clocks may differ: a start in the future counts as now.
-        replica.ramp_from = now - max(wall - endpoint.ready_at, 0.0)
-    return replica
+        replica.ramp_from = now - max(wall - ready_at, 0.0)

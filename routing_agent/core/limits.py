@@ -52,6 +52,14 @@ class Bucket:
             self._at = now
         return self.level
 
+    def figures(self) -> tuple[float, float]:
+        """Give the level and its time, for another process to take over."""
+        return self.level, self._at
+
+    def take_over(self, level: float, at: float) -> None:
+        """Go on from what another process has left."""
+        self.level, self._at = level, at
+
     def wait_s(self, amount: float) -> float:
         """Say how long until `amount` is there; a minute if it never will be."""
         if amount > self.capacity or not self._per_s:
@@ -87,6 +95,12 @@ class TenantGate:
             self.requests = _bucket(self.requests, limits.requests_per_minute, now)
         if old.tokens_per_minute != limits.tokens_per_minute:
             self.tokens = _bucket(self.tokens, limits.tokens_per_minute, now)
+
+    def hold(self) -> None:
+        """Keep other processes away until `let_go`, to look at or change more than one figure."""
+
+    def let_go(self) -> None:
+        """Let other processes go on."""
 
     def admit(self, tokens: int, now: float) -> Admission:
         """Let a request of about `tokens` in and take its share, or say what stands against it."""

@@ -6,6 +6,7 @@ for one lease call; what is not used goes back soon, so that another agent finds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from routing_agent.wire import LEASE_S, LeaseAsk, LeaseGrant, TenantLimits
@@ -25,6 +26,7 @@ AHEAD_S: Final = 1.0
 # A tenant that asks now and then would wait for a call each time: a second's worth of its limit is
 # taken ahead and kept for so long after the last use.
 KEPT_S: Final = 5.0
+_WHOLE: Final = 2.0**53
 
 
 class Share:
@@ -68,6 +70,42 @@ class Share:
         self._before = (0, 0, 0)  # peak, requests and tokens of the window before
         self._used_requests = 0
         self._used_tokens = 0
+
+    def figures(self) -> list[float]:
+        """Give all but the reason, for another process to take over."""
+        peak, requests, tokens = self._before
+        return [
+            self.slots,
+            -1 if self.keep is None else self.keep,
+            self.requests,
+            self.tokens,
+            self.requests_left,
+            self.tokens_left,
+            -1.0 if self.leased_at is None else self.leased_at,
+            self.until,
+            self.calm_until,
+            self.gone_at,
+            self._window_at,
+            self._used_at,
+            self._peak,
+            peak,
+            requests,
+            tokens,
+            self._used_requests,
+            self._used_tokens,
+        ]
+
+    def take_over(self, figures: Sequence[float]) -> None:
+        """Go on from what another process has left; see `figures`."""
+        whole = [int(n) if n == n and abs(n) < _WHOLE else 0 for n in figures]
+        self.slots, keep, self.requests, self.tokens = whole[:4]
+        self.keep = None if keep < 0 else keep
+        self.requests_left, self.tokens_left, leased_at = figures[4:7]
+        self.leased_at = None if leased_at < 0 else leased_at
+        self.until, self.calm_until, self.gone_at = figures[7:10]
+        self._window_at, self._used_at = figures[10:12]
+        self._peak, peak, requests, tokens, self._used_requests, self._used_tokens = whole[12:18]
+        self._before = (peak, requests, tokens)
 
     def is_left_alone(self, limits: TenantLimits, now: float) -> bool:
         """Say whether the whole limit is this agent's own, as declared for want of an answer."""

@@ -120,14 +120,7 @@ class Exchange(RetriedRequest):
     def _dispatch(self, now: float) -> None:
         pool, request = self._pool, self._route_request
         assert pool is not None and request is not None  # noqa: S101, PT018 - set by _admit
-        began = perf_counter()
-        choice = choose(request, pool, now=now, chance=self.proxy.chance)
-        if self.destination is not None and self.destination.path in which_model.CASCADES:
-            choice.route = "cascade"
-        metrics = self.proxy.metrics
-        metrics.decisions += 1
-        metrics.decision_sum_s += perf_counter() - began
-        self.last_choice = choice
+        choice = self.last_choice = self._choose(pool, request, now)
         if self.is_sampled or self.attempts or choice.replica is None:
             self.candidates = candidates_of(request, pool, choice.replica, now=now)
         if choice.replica is not None:
@@ -163,6 +156,19 @@ class Exchange(RetriedRequest):
                 return admission.not_loaded(fleet, to.model, adapter)
         message = f"No replica of pool '{pool.pool.name}' can take this request: {choice.reason}."
         return ErrorAnswer("no_replica", message, retry_after_s=5.0)
+
+    def _choose(self, pool: PoolState, request: RouteRequest, now: float) -> Choice:
+        began = perf_counter()
+        if pool.siblings is None:
+            choice = choose(request, pool, now=now, chance=self.proxy.chance)
+        else:
+            choice = pool.siblings.choose(request, now=now, chance=self.proxy.chance)
+        if self.destination is not None and self.destination.path in which_model.CASCADES:
+            choice.route = "cascade"
+        metrics = self.proxy.metrics
+        metrics.decisions += 1
+        metrics.decision_sum_s += perf_counter() - began
+        return choice
 
     def _fall_back(self, pool: PoolState) -> bool:
         fallback = self.proxy.fleet.pools.get(pool.pool.fallback_pool)

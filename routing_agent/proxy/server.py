@@ -110,10 +110,15 @@ class Proxy:
             ssl_handshake_timeout=tls.HANDSHAKE_LIMIT_S if certificate is not None else None,
             ssl_shutdown_timeout=tls.SHUTDOWN_LIMIT_S if certificate is not None else None,
         )
-        self._tick()
+        self.begin()
         server: Any = self._server  # its sockets: a tuple by asyncio, a list by uvloop
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    def begin(self) -> None:
+        """Be ready for connections that somebody else accepts, or that `start` will."""
+        self.loop = asyncio.get_running_loop()
+        self._tick()
 
     async def drain(self, timeout_s: float) -> int:
         """Stop accepting, let running requests end, close; give how many had to be cut off."""

@@ -80,7 +80,7 @@ def test_the_drain_limit_is_one_and_the_same():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--workers", "2"], "--workers: this version cannot do it yet"),
+        (["--workers", "0"], "--workers 0: between 1 and 64"),
         (["--kv-events", "http://a"], "--kv-events"),
         (["--overload-policy", "fallback"], "--overload-policy: this version cannot do it yet"),
         (["--policy", "best"], "this version knows round_robin"),

@@ -1,0 +1,1 @@
+"""Several processes behind one port that are one agent: see docs/adr/0013."""

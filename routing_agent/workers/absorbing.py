@@ -1,0 +1,63 @@
+"""What workers count, added up in the supervisor: the counters of one agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from routing_agent.core.fleet import Fleet
+from routing_agent.metrics import FinishedRequest, Metrics
+from routing_agent.workers import messages as say
+
+
+class Sums:
+    """Takes in what workers tell."""
+
+    def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+        self.on_finished: Callable[[FinishedRequest], None] | None = None
+
+    def finished(self, message: say.Finished) -> None:
+        """Count requests that ended."""
+        for fields in message.records:
+            record = FinishedRequest(**fields)
+            self._metrics.request_finished(record)
+            replica = self._fleet.replicas.get(record.replica)
+            if replica is not None:
+                replica.prompt_tokens_total += record.prompt_tokens
+                replica.cached_prompt_tokens_total += record.cached_prompt_tokens
+                replica.output_tokens_total += record.output_tokens
+            if self.on_finished is not None:
+                self.on_finished(record)
+
+    def counted(self, message: say.Counted) -> None:
+        """Count what is not in records."""
+        metrics = self._metrics
+        for pool, model, version, code, n in message.requests:
+            metrics.requests[(pool, model, version, code)] += n
+        for pool, version, n in message.retries:
+            metrics.retries_total += n
+            metrics.pools[(pool, version)].tokens.total["retries"] += n
+        for pool, version, policy, n in message.shed:
+            metrics.shed_total[policy] += n
+            metrics.pools[(pool, version)].tokens.total["shed"] += n
+        for model, path, answered_by, counts in message.paths:
+            known = metrics.paths.setdefault((model, path, answered_by), [0, 0, 0, 0])
+            known[:] = [a + b for a, b in zip(known, counts, strict=True)]
+        metrics.shadows.update(message.shadows)
+        metrics.decisions += message.decisions
+        metrics.decision_sum_s += message.decision_sum_s
+
+    def at_replicas(self, message: say.AtReplicas) -> None:
+        """Add what a worker did at replicas."""
+        for told in message.replicas:
+            replica = self._fleet.replicas.get(told.replica)
+            if replica is None:
+                continue
+            replica.requests_total += told.requests
+            replica.errors_total += told.errors
+            replica.ejections_total += told.ejections
+            replica.cache.expected_tokens_total += told.expected_tokens
+            last = replica.last_token_at
+            if told.last_token_at is not None and (last is None or told.last_token_at > last):
+                replica.last_token_at = told.last_token_at

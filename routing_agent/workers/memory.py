@@ -1,0 +1,132 @@
+"""The memory that the processes of one agent share: cells of numbers, each with one writer.
+
+A worker writes its own cells and reads everybody's, so a sum is never behind by more than what is
+being written. What must be checked and taken in one step (limits, places) is done under a lock
+that the kernel takes from a process that dies. The cells of a dead worker are set to zero.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import tempfile
+from typing import Final
+
+MOST_WORKERS: Final = 64
+SUPERVISOR: Final = -1  # in place of a worker's number: it carries nothing itself
+# What does not fit is counted by each process for itself, and said in the log.
+REPLICAS: Final = 4096
+TENANTS: Final = 8192
+POOLS: Final = 1024
+
+# Of one worker at one replica.
+REPLICA_CELLS: Final = 4
+REQUESTS, TOKENS, QUEUED_TOKENS, WAITING_PROMPTS = range(REPLICA_CELLS)
+# Of one worker about itself.
+WORKER_CELLS: Final = 8
+CONNECTIONS, RUNNING = range(2)
+# Of one tenant, beside a count of running requests for each worker.
+GATE_FIGURES: Final = 32
+# What a worker placed, for the others to read.
+RING_BYTES: Final = 1 << 20
+RING_HEAD_WORDS: Final = 8
+
+_WORD: Final = 8
+
+
+class SharedMemory:
+    """One mapped file without a name. `ints` and `floats` are the same words in two readings."""
+
+    def __init__(self, descriptor: int, workers: int) -> None:
+        self.descriptor = descriptor
+        self.workers = workers
+        self.replica_at = MOST_WORKERS * WORKER_CELLS
+        self.replica_words = workers * REPLICA_CELLS
+        self.gate_at = self.replica_at + REPLICAS * self.replica_words
+        self.gate_words = workers + GATE_FIGURES
+        self.pool_at = self.gate_at + TENANTS * self.gate_words
+        self.ring_at = self.pool_at + POOLS * workers
+        words = self.ring_at + workers * (RING_HEAD_WORDS + RING_BYTES // _WORD)
+        self._map = mmap.mmap(descriptor, words * _WORD)
+        self.bytes = memoryview(self._map)
+        self.ints = self.bytes.cast("q")
+        self.floats = self.bytes.cast("d")
+
+    @classmethod
+    def create(cls, workers: int) -> SharedMemory:
+        """Make new memory, all zero; pages that nobody touches cost nothing."""
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("signalbox-workers")
+        else:
+            with tempfile.TemporaryFile(prefix="signalbox-workers-") as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, size_bytes(workers))
+        return cls(descriptor, workers)
+
+    def lock(self, slot: int) -> None:
+        """Wait for the lock of a slot: a few microseconds, whoever else holds it."""
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX, 1, slot)
+
+    def unlock(self, slot: int) -> None:
+        """Give the lock of a slot back."""
+        fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, slot)
+
+    # -- where things are, in words --------------------------------------------------------------
+
+    def replica(self, slot: int) -> int:
+        """Give where the cells of all workers at a replica begin."""
+        return self.replica_at + slot * self.replica_words
+
+    def gate(self, slot: int) -> int:
+        """Give where a tenant's counts of running requests begin; its figures follow."""
+        return self.gate_at + slot * self.gate_words
+
+    def pool(self, slot: int) -> int:
+        """Give where the counts of requests that wait for a pool begin."""
+        return self.pool_at + slot * self.workers
+
+    def ring(self, worker: int) -> int:
+        """Give where a worker's ring begins."""
+        return self.ring_at + worker * (RING_HEAD_WORDS + RING_BYTES // _WORD)
+
+    # ------------------------------------------------------------------------------------------
+
+    def forget_worker(self, worker: int, slots: tuple[int, int, int]) -> None:
+        """Set the cells of a worker that is gone to zero, up to so many replicas, tenants, pools.
+
+        What it held is free from now on: its connections are closed, so its engines stop.
+        """
+        ints, (replicas, tenants, pools) = self.ints, slots
+        for slot in range(replicas):
+            first = self.replica(slot) + worker * REPLICA_CELLS
+            ints[first + REQUESTS] = ints[first + TOKENS] = 0
+            ints[first + QUEUED_TOKENS] = ints[first + WAITING_PROMPTS] = 0
+        for slot in range(tenants):
+            ints[self.gate(slot) + worker] = 0
+        for slot in range(pools):
+            ints[self.pool(slot) + worker] = 0
+        for cell in range(WORKER_CELLS):
+            ints[worker * WORKER_CELLS + cell] = 0
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self.ints.release()
+        self.floats.release()
+        self.bytes.release()
+        self._map.close()
+        os.close(self.descriptor)
+
+
+def size_bytes(workers: int) -> int:
+    """Give how large the memory of so many workers is."""
+    words = MOST_WORKERS * WORKER_CELLS
+    words += REPLICAS * workers * REPLICA_CELLS
+    words += TENANTS * (workers + GATE_FIGURES) + POOLS * workers
+    return (words + workers * (RING_HEAD_WORDS + RING_BYTES // _WORD)) * _WORD
+
+
+# Locks are bytes of the file that nobody reads: tenants first, then replicas, then pools.
+TENANT_LOCKS: Final = 0
+REPLICA_LOCKS: Final = TENANTS
+POOL_LOCKS: Final = TENANTS + REPLICAS
