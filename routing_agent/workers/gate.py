@@ -21,7 +21,17 @@ class SharedGate(TenantGate):
     The supervisor is the `master`: only it follows a change of the limits in what is shared.
     """
 
-    __slots__ = ("_figures", "_is_held", "_memory", "_own", "_row", "_slot", "_worker", "master")
+    __slots__ = (
+        "_figures",
+        "_is_held",
+        "_kept",
+        "_memory",
+        "_own",
+        "_row",
+        "_slot",
+        "_worker",
+        "master",
+    )
 
     def __init__(
         self, limits: TenantLimits, now: float, memory: SharedMemory, slot: int, worker: int
@@ -30,10 +40,10 @@ class SharedGate(TenantGate):
         self._memory = memory
         self._slot = TENANT_LOCKS + slot
         self._row = memory.gate(slot)
-        self._figures = self._row + memory.workers
+        self._figures = self._row + 2 * memory.workers
         self._worker = worker
         self.master = worker < 0
-        self._own = 0
+        self._own = self._kept = 0
         self._is_held = False
         if self.master:
             self.hold()
@@ -64,12 +74,45 @@ class SharedGate(TenantGate):
             return ADMITTED
         self.hold()
         try:
+            if self._kept:
+                self._take_kept()
+                return ADMITTED
             admission = super().admit(tokens, now)
             if admission.admitted:
                 self._count(1)
             return admission
         finally:
             self.let_go()
+
+    def keep(self, tokens: int, now: float, worker: int) -> bool:
+        """Let a request of another process in, which learns of it later; false if it may not."""
+        self.hold()
+        try:
+            admitted = super().admit(tokens, now).admitted
+            if admitted:
+                self._memory.ints[self._row + self._memory.workers + worker] += 1
+            return admitted
+        finally:
+            self.let_go()
+
+    def expect_kept(self) -> None:
+        """Give the next request the place that was kept for it."""
+        self._kept += 1
+
+    def give_kept_back(self, tokens: int) -> None:
+        """Give a kept place back, if the request that it was for did not take it."""
+        if self._kept:
+            self.hold()
+            try:
+                self._take_kept()
+            finally:
+                self.let_go()
+            self.release(charged=tokens, used=0)
+
+    def _take_kept(self) -> None:
+        self._kept -= 1
+        self._memory.ints[self._row + self._memory.workers + self._worker] -= 1
+        self._count(1)
 
     def release(self, *, charged: int, used: int) -> None:
         """End an admitted request: give its place back and settle the tokens it really used."""
@@ -88,7 +131,7 @@ class SharedGate(TenantGate):
         memory = self._memory
         memory.lock(self._slot)
         self._is_held = True
-        self.running = sum(memory.ints[self._row : self._row + memory.workers].tolist())
+        self.running = sum(memory.ints[self._row : self._figures].tolist())
         figures = memory.floats[self._figures : self._figures + GATE_FIGURES].tolist()
         if not figures[_IS_SET]:
             return

@@ -26,7 +26,8 @@ REQUESTS, TOKENS, QUEUED_TOKENS, WAITING_PROMPTS = range(REPLICA_CELLS)
 # Of one worker about itself.
 WORKER_CELLS: Final = 8
 CONNECTIONS, RUNNING = range(2)
-# Of one tenant, beside a count of running requests for each worker.
+# Of one tenant, beside two counts for each worker: of running requests, and of places that the
+# supervisor has taken for requests of that worker that do not know of it yet.
 GATE_FIGURES: Final = 32
 # What a worker placed, for the others to read.
 RING_BYTES: Final = 1 << 20
@@ -44,7 +45,7 @@ class SharedMemory:
         self.replica_at = MOST_WORKERS * WORKER_CELLS
         self.replica_words = workers * REPLICA_CELLS
         self.gate_at = self.replica_at + REPLICAS * self.replica_words
-        self.gate_words = workers + GATE_FIGURES
+        self.gate_words = 2 * workers + GATE_FIGURES
         self.pool_at = self.gate_at + TENANTS * self.gate_words
         self.ring_at = self.pool_at + POOLS * workers
         words = self.ring_at + workers * (RING_HEAD_WORDS + RING_BYTES // _WORD)
@@ -79,7 +80,7 @@ class SharedMemory:
         return self.replica_at + slot * self.replica_words
 
     def gate(self, slot: int) -> int:
-        """Give where a tenant's counts of running requests begin; its figures follow."""
+        """Give where a tenant's counts begin: of running requests, of places kept; then figures."""
         return self.gate_at + slot * self.gate_words
 
     def pool(self, slot: int) -> int:
@@ -103,7 +104,7 @@ class SharedMemory:
             ints[first + REQUESTS] = ints[first + TOKENS] = 0
             ints[first + QUEUED_TOKENS] = ints[first + WAITING_PROMPTS] = 0
         for slot in range(tenants):
-            ints[self.gate(slot) + worker] = 0
+            ints[self.gate(slot) + worker] = ints[self.gate(slot) + self.workers + worker] = 0
         for slot in range(pools):
             ints[self.pool(slot) + worker] = 0
         for cell in range(WORKER_CELLS):
@@ -122,7 +123,7 @@ def size_bytes(workers: int) -> int:
     """Give how large the memory of so many workers is."""
     words = MOST_WORKERS * WORKER_CELLS
     words += REPLICAS * workers * REPLICA_CELLS
-    words += TENANTS * (workers + GATE_FIGURES) + POOLS * workers
+    words += TENANTS * (2 * workers + GATE_FIGURES) + POOLS * workers
     return (words + workers * (RING_HEAD_WORDS + RING_BYTES // _WORD)) * _WORD
 
 

@@ -94,6 +94,9 @@ class LeaseOver(Message):
     """A lease call is over: the request that waited for it tries again."""
 
     ticket: int
+    tenant: str
+    tokens: int
+    is_kept: bool  # a place was taken for it
 
 
 class Heard(Message):

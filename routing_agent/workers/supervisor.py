@@ -24,6 +24,7 @@ from routing_agent.wire import PoolWaiting, RequestRecord, RoutingTable, ShadowP
 from routing_agent.workers import messages as say
 from routing_agent.workers.absorbing import Sums
 from routing_agent.workers.fleet import SharedFleet, SharedReplica
+from routing_agent.workers.gate import SharedGate
 from routing_agent.workers.memory import CONNECTIONS, RUNNING, WORKER_CELLS
 from routing_agent.workers.observing import Observer
 from routing_agent.workers.process import WorkerProcess
@@ -279,7 +280,13 @@ class Workers:
 
     def _lease(self, worker: WorkerProcess, wanted: say.LeaseWanted) -> None:
         def over() -> None:
-            worker.send(say.LeaseOver(wanted.ticket))
+            gate = self.fleet.gates.get(wanted.tenant)
+            is_kept = (
+                isinstance(gate, SharedGate)
+                and not worker.is_gone
+                and gate.keep(wanted.tokens, time.monotonic(), worker.number)
+            )
+            worker.send(say.LeaseOver(wanted.ticket, wanted.tenant, wanted.tokens, is_kept))
 
         if self.wait_for_lease is None:
             over()

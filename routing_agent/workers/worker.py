@@ -35,6 +35,7 @@ from routing_agent.workers.accepting import Acceptor
 from routing_agent.workers.channel import Channel
 from routing_agent.workers.counts import Counts, WorkerMetrics
 from routing_agent.workers.fleet import SharedFleet, SharedReplica
+from routing_agent.workers.gate import SharedGate
 from routing_agent.workers.memory import CONNECTIONS, RUNNING, WORKER_CELLS, SharedMemory
 from routing_agent.workers.observing import show
 from routing_agent.workers.telling import Teller
@@ -180,7 +181,13 @@ class Worker:
         self._clock_offset_s = clock.offset_s
 
     def _take_leaseover(self, over: say.LeaseOver) -> None:
-        self._lease_over(over.ticket)
+        gate = self.fleet.gates.get(over.tenant)
+        if over.is_kept and isinstance(gate, SharedGate):
+            gate.expect_kept()
+            self._lease_over(over.ticket)
+            gate.give_kept_back(over.tokens)
+        else:
+            self._lease_over(over.ticket)
 
     def _take_judged(self, judged: say.Judged) -> None:
         replica = self.fleet.replicas.get(judged.replica)
