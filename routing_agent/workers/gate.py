@@ -48,16 +48,9 @@ class SharedGate(TenantGate):
         if self.master:
             self.hold()
             memory.floats[self._figures + _IS_SET] = 0.0  # whatever had this slot before
+            for cell in range(self._row + memory.workers, self._figures):
+                memory.ints[cell] = 0
             self.let_go()
-
-    @property
-    def own_running(self) -> int:
-        """How many requests of this process run."""
-        return self._own
-
-    def carry(self, running: int) -> None:
-        """Count requests that this process let in before the tenant had limits."""
-        self._count(running)
 
     def adopt(self, limits: TenantLimits, now: float) -> None:
         """Obey new limits, keeping what is used."""
