@@ -44,15 +44,21 @@ class Gossip:
 
     def note(self, replica: str, blocks: Sequence[int], matching: int, work_tokens: int) -> None:
         """Note a prompt that was placed; one that is too much for a report counts only."""
+        hashes = [blocks[place - 1] for place in told_places(len(blocks))]
+        self.add(replica, hashes, len(blocks) - matching, work_tokens)
+
+    def add(
+        self, replica: str, hashes: Sequence[int], inserted_blocks: int, work_tokens: int
+    ) -> None:
+        """Note a prompt of which only the told places are known."""
         told = self._told.get(replica)
         if told is None:
             told = self._told[replica] = Told([])
-        told.inserted_blocks += len(blocks) - matching
+        told.inserted_blocks += inserted_blocks
         told.work_tokens += work_tokens
-        places = list(told_places(len(blocks)))
-        if self._count + len(places) <= MOST_HASHES:
-            self._count += len(places)
-            told.hashes.extend([blocks[place - 1] for place in places])
+        if self._count + len(hashes) <= MOST_HASHES:
+            self._count += len(hashes)
+            told.hashes.extend(hashes)
 
     def take(self) -> dict[str, Told]:
         """Give what was placed, by replica, and begin anew; see `PoolState.tell`."""

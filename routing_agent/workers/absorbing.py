@@ -7,6 +7,7 @@ from collections.abc import Callable
 from routing_agent.core.fleet import Fleet
 from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.workers import messages as say
+from routing_agent.workers.counts import read
 
 
 class Sums:
@@ -20,7 +21,7 @@ class Sums:
     def finished(self, message: say.Finished) -> None:
         """Count requests that ended."""
         for fields in message.records:
-            record = FinishedRequest(**fields)
+            record = read(fields)
             self._metrics.request_finished(record)
             replica = self._fleet.replicas.get(record.replica)
             if replica is not None:
@@ -37,10 +38,10 @@ class Sums:
             metrics.requests[(pool, model, version, code)] += n
         for pool, version, n in message.retries:
             metrics.retries_total += n
-            metrics.pools[(pool, version)].tokens.total["retries"] += n
+            metrics.pools[(pool, version)].tokens.add("retries", n)
         for pool, version, policy, n in message.shed:
             metrics.shed_total[policy] += n
-            metrics.pools[(pool, version)].tokens.total["shed"] += n
+            metrics.pools[(pool, version)].tokens.add("shed", n)
         for model, path, answered_by, counts in message.paths:
             known = metrics.paths.setdefault((model, path, answered_by), [0, 0, 0, 0])
             known[:] = [a + b for a, b in zip(known, counts, strict=True)]

@@ -6,24 +6,49 @@ So they are those of one agent, and never fall when a worker is started anew.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-
-import msgspec
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
 
 from routing_agent import wire
 from routing_agent.metrics import FinishedRequest, Metrics
 
+# The fields of a `FinishedRequest`, in the order in which they are sent.
+FIELDS: Final = (
+    "request_id", "tenant", "status", "at", "path", "api_key", "model", "adapter", "version",
+    "pool", "replica", "route", "reason", "stream", "error", "attempts", "prompt_tokens",
+    "cached_prompt_tokens", "output_tokens", "estimated", "was_admitted", "queue_wait_s",
+    "connect_s", "ttft_s", "tpot_s", "e2e_s",
+)  # fmt: skip
+_values_of: Final = attrgetter(*FIELDS)
 
-class Counts(msgspec.Struct):
+
+def written(record: FinishedRequest) -> tuple[Any, ...]:
+    """Give the fields of a finished request, to be sent."""
+    values: tuple[Any, ...] = _values_of(record)
+    return values
+
+
+def read(values: Sequence[Any]) -> FinishedRequest:
+    """Make a finished request of its fields."""
+    request_id, tenant, status, at = values[:4]
+    record = FinishedRequest(request_id, tenant=tenant, status=status, at=at)
+    for name, value in zip(FIELDS[4:], values[4:], strict=True):
+        setattr(record, name, value)
+    return record
+
+
+class Counts:
     """What was counted beside finished requests."""
 
-    requests: Counter[tuple[str, str, str, str]]
-    retries: Counter[tuple[str, str]]
-    shed: Counter[tuple[str, str, str]]
-    paths: dict[tuple[str, str, str], list[int]]
-    shadows: Counter[str]
-    decisions: int
-    decision_sum_s: float
+    def __init__(self, metrics: WorkerMetrics) -> None:
+        self.requests = metrics.requests
+        self.retries = metrics.retries
+        self.shed = metrics.sheds
+        self.paths = metrics.paths
+        self.shadows = dict(metrics.shadows)
+        self.decisions = metrics.decisions
+        self.decision_sum_s = metrics.decision_sum_s
 
 
 class WorkerMetrics(Metrics):
@@ -37,35 +62,27 @@ class WorkerMetrics(Metrics):
         super().__init__()
         self._on_finished = on_finished
         self._on_counts = on_counts
-        self._retries: Counter[tuple[str, str]] = Counter()
-        self._shed: Counter[tuple[str, str, str]] = Counter()
+        self.retries: Counter[tuple[str, str]] = Counter()
+        self.sheds: Counter[tuple[str, str, str]] = Counter()
 
     def settle(self) -> None:
         """Hand on what was counted since the last time."""
         finished, self._finished = self._finished, []
         if finished:
             self._on_finished(finished)
-        counts = Counts(
-            self.requests,
-            self._retries,
-            self._shed,
-            self.paths,
-            self.shadows.copy(),
-            self.decisions,
-            self.decision_sum_s,
-        )
-        is_idle = not (self.decisions or self.requests or self._shed or self._retries)
+        is_idle = not (self.decisions or self.requests or self.sheds or self.retries)
         if is_idle and not self.paths and not self.shadows:
             return
-        self.requests, self._retries, self._shed = Counter(), Counter(), Counter()
+        counts = Counts(self)
+        self.requests, self.retries, self.sheds = Counter(), Counter(), Counter()
         self.paths, self.decisions, self.decision_sum_s = {}, 0, 0.0
         self.shadows.clear()
         self._on_counts(counts)
 
     def retried(self, pool: wire.Pool) -> None:
         """Count one retry."""
-        self._retries[(pool.name, pool.version)] += 1
+        self.retries[(pool.name, pool.version)] += 1
 
     def shed(self, pool: wire.Pool, policy: wire.OverloadPolicy) -> None:
         """Count a request that overload turned away, or to another pool."""
-        self._shed[(pool.name, pool.version, policy)] += 1
+        self.sheds[(pool.name, pool.version, policy)] += 1

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from routing_agent.core.chance import Chance
-from routing_agent.core.choose import Choice, choose
+from routing_agent.core.choose import FULL, Choice, choose
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.limits import TenantGate
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefill import Placement, Prefill
+from routing_agent.core.prefix_index import told_places
+from routing_agent.core.profile import PrefixProfile
 from routing_agent.core.replica import DoubtSource, Replica
 from routing_agent.core.table import Table
 from routing_agent.wire import Endpoint, Pool, PoolSettings, Tenant
@@ -29,6 +31,7 @@ from routing_agent.workers.memory import (
     WAITING_PROMPTS,
     SharedMemory,
 )
+from routing_agent.workers.ring import Placed, Ring
 from routing_agent.workers.slots import Slots, replica_key
 
 # Of a pool this large not every replica is looked at for every choice.
@@ -74,6 +77,29 @@ class SharedPrefill(Prefill):
         self._ints[self._at + WAITING_PROMPTS] = self.waiting
 
 
+class WatchedPrefill(Prefill):
+    """What all workers together have yet to see computed: the supervisor sends nothing itself."""
+
+    __slots__ = ("_ints", "_row", "_row_end")
+
+    def __init__(self, memory: SharedMemory, row: int) -> None:
+        super().__init__()
+        self._ints = memory.ints
+        self._row, self._row_end = row, row + memory.replica_words
+
+    @property
+    def waiting(self) -> int:
+        """How many prompts wait for their first token."""
+        return self._sum(WAITING_PROMPTS)
+
+    def backlog_tokens(self, now: float) -> float:
+        """Give the prompt tokens still to be computed, those under way included."""
+        return float(self._sum(QUEUED_TOKENS))
+
+    def _sum(self, cell: int) -> int:
+        return sum(self._ints[self._row + cell : self._row_end : REPLICA_CELLS].tolist())
+
+
 class SharedReplica(Replica):
     """A replica that other processes send requests to as well.
 
@@ -88,7 +114,6 @@ class SharedReplica(Replica):
         "_row",
         "_row_end",
         "others_queued_tokens",
-        "others_waiting_prompts",
         "own_requests",
         "own_tokens",
         "publish",
@@ -114,19 +139,22 @@ class SharedReplica(Replica):
         self._own = -1 if worker < 0 else self._row + worker * REPLICA_CELLS
         self._claimed = 0
         self.own_requests = self.own_tokens = 0
-        self.others_queued_tokens = self.others_waiting_prompts = 0
+        self.others_queued_tokens = 0
         self.publish: Publish | None = None  # tells the other processes what is rare
         if self._own >= 0:
             self.prefill = SharedPrefill(memory, self._own)
+        else:
+            self.prefill = WatchedPrefill(memory, self._row)
+            self.profile = WatchedProfile()
 
     def look(self) -> None:
         """Take in what the other processes have here."""
         row = self._ints[self._row : self._row_end].tolist()
         self.inflight_requests = sum(row[REQUESTS::REPLICA_CELLS])
         self.inflight_tokens = sum(row[TOKENS::REPLICA_CELLS])
-        prefill = self.prefill
-        self.others_queued_tokens = sum(row[QUEUED_TOKENS::REPLICA_CELLS]) - prefill.queued_tokens
-        self.others_waiting_prompts = sum(row[WAITING_PROMPTS::REPLICA_CELLS]) - prefill.waiting
+        self.others_queued_tokens = (
+            sum(row[QUEUED_TOKENS::REPLICA_CELLS]) - self.prefill.queued_tokens
+        )
 
     def claim(self) -> bool:
         """Take a place for the next `begin`, unless others have taken the last one."""
@@ -222,21 +250,41 @@ class SharedReplica(Replica):
         return others + queued
 
 
+class WatchedProfile(PrefixProfile):
+    """What all workers together believe of a replica's cache: the supervisor places nothing."""
+
+    __slots__ = ("blocks",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = 0
+
+    def __len__(self) -> int:
+        return self.blocks
+
+
 class SharedPool(PoolState):
     """A pool for which other processes choose as well."""
 
-    __slots__ = ("_looked_at", "slot")
+    __slots__ = ("_bus", "_looked_at", "slot")
 
     def __init__(
-        self, pool: Pool, replicas: Iterable[Replica], *, seed: int, now: float, slot: int
+        self,
+        pool: Pool,
+        replicas: Iterable[Replica],
+        *,
+        seed: int,
+        now: float,
+        shared: tuple[Bus, int],
     ) -> None:
-        self.slot = slot
+        self._bus, self.slot = shared
         self._looked_at = 0.0
         super().__init__(pool, replicas, seed=seed, now=now)
         self.siblings = self
 
     def choose(self, request: RouteRequest, *, now: float, chance: Chance) -> Choice:
         """Choose by the load of all processes, and take the place that was found."""
+        self._bus.catch_up(now)
         self.look(now)
         choice = choose(request, self, now=now, chance=chance)
         for _ in range(MOST_CHOICES):
@@ -244,10 +292,41 @@ class SharedPool(PoolState):
             if not isinstance(replica, SharedReplica) or replica.claim():
                 return choice
             choice = choose(request, self, now=now, chance=chance)
-        return Choice(None, reason=choice.reason, is_full=True)
+        taken = Choice(None, reason=FULL)
+        taken.is_full = True
+        return taken
+
+    def note_placed(
+        self, request: RouteRequest, replica: Replica, *, now: float, shows_first_token: bool = True
+    ) -> Placement:
+        """Note that a request was sent to a replica, and let the other processes know."""
+        placement = super().note_placed(
+            request, replica, now=now, shows_first_token=shows_first_token
+        )
+        if isinstance(replica, SharedReplica):
+            blocks = request.blocks
+            inserted = len(blocks) - placement.matching
+            if self.gossip is None:
+                replica.hearsay.note_inserted(inserted, 0, now)
+            hashes = [blocks[place - 1] for place in told_places(len(blocks))] if blocks else []
+            counts = (inserted, placement.uncached_tokens)
+            self._bus.tell(Placed(self.slot, replica.slot, request.session, counts, hashes))
+        return placement
+
+    def heard(self, replica: SharedReplica, placed: Placed, now: float) -> None:
+        """Take in what another process placed."""
+        lifetime_s = self.settings.session_lifetime_s
+        self.sessions.note(placed.session, replica.id, now=now, lifetime_s=lifetime_s)
+        if placed.hashes:
+            self.index.hear(placed.hashes, replica.profile.bit, now)
+        replica.hearsay.note_inserted(0, placed.inserted_blocks, now)
+        replica.prefill.count_work(placed.work_tokens, now)
+        if self.gossip is not None:
+            counts = (placed.inserted_blocks, placed.work_tokens)
+            self.gossip.add(replica.id, placed.hashes, *counts)
 
     def look(self, now: float) -> None:
-        """Take in what the other processes did since the last look."""
+        """Take in what the other processes have under way."""
         if len(self.replicas) > SMALL_POOL:
             if now - self._looked_at < LOOK_AGAIN_S:
                 return
@@ -257,6 +336,41 @@ class SharedPool(PoolState):
                 replica.look()
 
 
+class Bus:
+    """What this process places, for the others, and what they do."""
+
+    def __init__(self, memory: SharedMemory, worker: int) -> None:
+        self._own = None if worker == SUPERVISOR else Ring(memory, worker)
+        self._others = [Ring(memory, n) for n in range(memory.workers) if n != worker]
+        self._pools: dict[int, SharedPool] = {}
+        self._replicas: dict[int, SharedReplica] = {}
+
+    @property
+    def lost(self) -> int:
+        """How often something of another process was written over before it was read."""
+        return sum(ring.lost for ring in self._others)
+
+    def tell(self, placed: Placed) -> None:
+        """Tell the others."""
+        if self._own is not None:
+            self._own.write(placed)
+
+    def catch_up(self, now: float) -> None:
+        """Take in what the others told since the last time."""
+        for ring in self._others:
+            if ring.has_news:
+                for placed in ring.read():
+                    pool = self._pools.get(placed.pool)
+                    replica = self._replicas.get(placed.replica)
+                    if pool is not None and replica is not None:
+                        pool.heard(replica, placed, now)
+
+    def follow(self, pools: Iterable[PoolState], replicas: Iterable[Replica]) -> None:
+        """Know a new table's pools and replicas by their slots."""
+        self._pools = {pool.slot: pool for pool in pools if isinstance(pool, SharedPool)}
+        self._replicas = {r.slot: r for r in replicas if isinstance(r, SharedReplica)}
+
+
 class SharedFleet(Fleet):
     """The fleet of one process; `worker` is its number, -1 for the supervisor."""
 
@@ -264,6 +378,7 @@ class SharedFleet(Fleet):
         super().__init__()
         self.memory = memory
         self.worker = worker
+        self.bus = Bus(memory, worker)
         self.slots = Slots({}, {}, {})
         self.publish: Publish | None = None
 
@@ -289,7 +404,7 @@ class SharedFleet(Fleet):
         slot = self.slots.pools.get(pool.name)
         if slot is None:
             return super().make_pool(pool, replicas, seed=seed, now=now)
-        return SharedPool(pool, replicas, seed=seed, now=now, slot=slot)
+        return SharedPool(pool, replicas, seed=seed, now=now, shared=(self.bus, slot))
 
     def make_gate(self, tenant: Tenant, now: float) -> TenantGate:
         """Make a tenant's gate."""
@@ -304,6 +419,10 @@ class SharedFleet(Fleet):
             for tenant in table.tenants.values():
                 if has_any(tenant.limits):
                     self.gate(tenant, now)
+
+    def _apply_pools(self, table: Table, now: float) -> None:
+        super()._apply_pools(table, now)
+        self.bus.follow(self.pools.values(), self.replicas.values())
 
     def look(self) -> None:
         """Take in what all processes have under way, at every replica."""

@@ -149,7 +149,7 @@ class Applied(Message):
 class Finished(Message):
     """Requests that ended."""
 
-    records: list[dict[str, Any]]  # fields of `metrics.FinishedRequest`
+    records: list[tuple[Any, ...]]  # see `counts.FIELDS`
 
 
 class Counted(Message):

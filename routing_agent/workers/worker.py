@@ -33,7 +33,7 @@ from routing_agent.wire import ExplainRequest, RequestRecord, RoutingTable, Shad
 from routing_agent.workers import messages as say
 from routing_agent.workers.accepting import Acceptor
 from routing_agent.workers.channel import Channel
-from routing_agent.workers.counts import Counts, WorkerMetrics
+from routing_agent.workers.counts import Counts, WorkerMetrics, written
 from routing_agent.workers.fleet import SharedFleet, SharedReplica
 from routing_agent.workers.gate import SharedGate
 from routing_agent.workers.memory import CONNECTIONS, RUNNING, WORKER_CELLS, SharedMemory
@@ -252,7 +252,7 @@ class Worker:
             self.teller.tell(time.monotonic())
 
     def _finished(self, records: list[FinishedRequest]) -> None:
-        self.channel.send(say.Finished([msgspec.structs.asdict(record) for record in records]))
+        self.channel.send(say.Finished([written(record) for record in records]))
 
     def _counted(self, counts: Counts) -> None:
         self.channel.send(
