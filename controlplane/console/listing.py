@@ -49,6 +49,7 @@ class Listing(Page):
         if self.filter_class is None:
             return found, None
         chosen = self.filter_class(self.request.GET, queryset=found)
+        chosen.form.auto_id = "filter_%s"  # a dialog on the page may have fields of these names
         return chosen.qs, chosen
 
     def _is_filtered(self, chosen: Any) -> bool:

@@ -10,7 +10,7 @@ NONE = "—"
 
 
 def seconds(value: float | None) -> str:
-    """Show a duration: `287 ms`, `1.24 s`, `3 m 20 s`, `2 h 5 m`."""
+    """Show a duration without empty parts: `287 ms`, `1.24 s`, `3 m`, `3 m 20 s`, `2 h 5 m`."""
     if value is None:
         return NONE
     if value < 1:
@@ -18,10 +18,17 @@ def seconds(value: float | None) -> str:
     if value < 60:
         return f"{three(value)} s"
     if value < 3600:
-        return f"{int(value // 60)} m {int(value % 60)} s"
+        return _parts(value, (60, "m"), (1, "s"))
     if value < 86400:
-        return f"{int(value // 3600)} h {int(value % 3600 // 60)} m"
-    return f"{int(value // 86400)} d {int(value % 86400 // 3600)} h"
+        return _parts(value, (3600, "h"), (60, "m"))
+    return _parts(value, (86400, "d"), (3600, "h"))
+
+
+def _parts(value: float, large: tuple[int, str], small: tuple[int, str]) -> str:
+    """Show a duration in two units; the smaller one only where it is not zero."""
+    rest = int(value % large[0] // small[0])
+    said = f"{int(value // large[0])} {large[1]}"
+    return f"{said} {rest} {small[1]}" if rest else said
 
 
 def span(value: float) -> str:

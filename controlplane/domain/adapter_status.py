@@ -39,25 +39,32 @@ class Progress:
 
 
 def progress(
-    on: Sequence[OnReplica], *, is_deleted: bool = False, left_out: Sequence[LeftOut] = ()
+    on: Sequence[OnReplica],
+    *,
+    is_deleted: bool = False,
+    left_out: Sequence[LeftOut] = (),
+    planned: int = 0,
 ) -> Progress:
     """Say how far an adapter is.
 
     Args:
         on: the replicas that are to hold it; of a deleted one, those that still do.
         left_out: replicas of its model that do not get it, with the reasons.
+        planned: replicas that are to hold it by the newest plan, told to its agents or not yet.
     """
     loaded = [told for told in on if told.stage == "loaded" and not told.is_stale]
     if is_deleted:
         code: str = "deleting"
         said = f"still on {len(on)} replicas" if on else "no replica holds it any more"
+    elif not on and planned:
+        code, said = "loading", f"0 of {planned} replicas; their agents are about to be told"
     elif not on:
         code = "unplaced"
         said = left_out[0].reason if left_out else "no replica of its model serves or is starting"
     else:
         code, said = _code_of(on, len(loaded)), f"{len(loaded)} of {len(on)} replicas"
         said += _faults(on)
-    return Progress(code=code, loaded=len(loaded), wanted=len(on), said=said)  # type: ignore[arg-type]
+    return Progress(code=code, loaded=len(loaded), wanted=len(on) or planned, said=said)  # type: ignore[arg-type]
 
 
 def _code_of(on: Sequence[OnReplica], loaded: int) -> str:

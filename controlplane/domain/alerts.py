@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from controlplane.domain import amounts
 from controlplane.domain.alert_rules import CLEAR_SHARE, Rule
 
 
@@ -141,14 +142,20 @@ def told(rule: Rule, seen: Reading, limit: float) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Show a value in its unit: `1.24 s`, `31 %`, `14.4x`."""
+    """Show a value in its unit: `1.24 s`, `10 s`, `31 %`, `14.4x`, `1 replica`."""
     if unit == "s":
-        return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+        return f"{value * 1000:.0f} ms" if value < 1 else f"{amounts.three(value)} s"
     if unit == "ratio":
-        return f"{value:.1%}"
+        return _percent(value * 100)
     if unit == "x":
-        return f"{value:.1f}x"
-    return f"{value:g} {unit}"
+        return f"{value:.3g}x" if value < 1000 else f"{value:.0f}x"
+    return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
+
+
+def _percent(scaled: float) -> str:
+    if 0 < scaled < 0.01:
+        return "< 0.01 %"
+    return f"{scaled:.3g} %" if scaled < 100 else f"{scaled:.0f} %"
 
 
 # -- silences --------------------------------------------------------------------------------------

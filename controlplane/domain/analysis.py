@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from controlplane.domain import order_bounds
+from controlplane.domain import amounts, order_bounds
 from controlplane.domain.latency import percentile, sample_count
 from controlplane.domain.rollups import Figures
 
@@ -157,10 +157,10 @@ def _latency_verdict(
         high = order_bounds.at_most_s(stable, P99, z)
         if low is not None and high is not None and low > high * (1 + limit):
             return verdict, (
-                f"{label} {pair}: more than {limit:.0%} worse is {said}"
+                f"{label} {pair}: more than {limit * 100:.3g} % worse is {said}"
                 f" (at least {_ms(low)} against at most {_ms(high)})"
             )
-    return Verdict.SUCCESSFUL, f"{label} {pair}: not worse by more than {limit:.0%}"
+    return Verdict.SUCCESSFUL, f"{label} {pair}: not worse by more than {limit * 100:.3g} %"
 
 
 def _errors(canary: Figures, stable: Figures, limit: float) -> Metric:
@@ -193,9 +193,11 @@ def _error_verdict(canary: Figures, stable: Figures, limit: float) -> tuple[Verd
         low, _ = order_bounds.share_bounds(canary.failed, canary.requests, z)
         _, high = order_bounds.share_bounds(stable.failed, stable.requests, z)
         if low > max(high * (1 + limit), ERROR_FLOOR):
-            return verdict, f"error rate: {pair}: worse is {said} (at least {low:.1%})"
+            return verdict, f"error rate: {pair}: worse is {said} (at least {low * 100:.3g} %)"
     return Verdict.SUCCESSFUL, f"error rate: {pair}: not proven worse"
 
 
 def _ms(seconds: float | None) -> str:
-    return "—" if seconds is None else f"{seconds * 1000:.0f} ms"
+    if seconds is None:
+        return "—"
+    return f"{amounts.three(seconds * 1000)} ms" if seconds < 1 else f"{amounts.three(seconds)} s"

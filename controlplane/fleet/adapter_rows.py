@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -49,11 +49,28 @@ def adapter_rows(found: Iterable[Adapter]) -> list[AdapterRow]:
     rows = selectors.placements().filter(version__adapter__in=adapters)
     for placement in rows.order_by("replica__public_id"):
         held[placement.version_id].append(placement)
-    missing: dict[str, list[LeftOut]] = defaultdict(list)
     names = {version.served_name for adapter in adapters for version in adapter.versions.all()}
-    for gap in selectors.adapter_plan(names).left_out if names else ():
-        missing[gap.served_name].append(gap)
-    return [_row(adapter, held, missing) for adapter in adapters]
+    planned = _planned(names)
+    return [_row(adapter, held, planned) for adapter in adapters]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The plan of what replicas are to hold, by served name."""
+
+    holders: Mapping[str, int]
+    missing: Mapping[str, list[LeftOut]]
+
+
+def _planned(names: set[str]) -> _Planned:
+    holders: Counter[str] = Counter()
+    missing: dict[str, list[LeftOut]] = defaultdict(list)
+    if names:
+        plan = selectors.adapter_plan(names)
+        holders.update(name for held in plan.held.values() for name in held)
+        for gap in plan.left_out:
+            missing[gap.served_name].append(gap)
+    return _Planned(holders, missing)
 
 
 def adapter_row(adapter: Adapter) -> AdapterRow:
@@ -64,7 +81,7 @@ def adapter_row(adapter: Adapter) -> AdapterRow:
 def _row(
     adapter: Adapter,
     held: Mapping[int, list[AdapterPlacement]],
-    missing: Mapping[str, list[LeftOut]],
+    planned: _Planned,
 ) -> AdapterRow:
     versions = list(adapter.versions.all())
     active = next((v for v in versions if v.state == State.ACTIVE), None)
@@ -74,10 +91,10 @@ def _row(
         adapter=adapter,
         active=active,
         incoming=incoming,
-        progress=_progress(adapter, active, placements, missing),
-        incoming_progress=_progress(adapter, incoming, placements, missing) if incoming else None,
+        progress=_progress(adapter, active, placements, planned),
+        incoming_progress=_progress(adapter, incoming, placements, planned) if incoming else None,
         placements=placements,
-        left_out=tuple(missing.get(active.served_name, ())) if active else (),
+        left_out=tuple(planned.missing.get(active.served_name, ())) if active else (),
     )
 
 
@@ -85,7 +102,7 @@ def _progress(
     adapter: Adapter,
     version: AdapterVersion | None,
     placements: Sequence[AdapterPlacement],
-    missing: Mapping[str, list[LeftOut]],
+    planned: _Planned,
 ) -> Progress:
     is_deleted = adapter.deleted_at is not None
     mine = [
@@ -96,7 +113,8 @@ def _progress(
     return progress(
         [on_replica(p) for p in mine],
         is_deleted=is_deleted,
-        left_out=missing.get(version.served_name, ()) if version else (),
+        left_out=planned.missing.get(version.served_name, ()) if version else (),
+        planned=planned.holders.get(version.served_name, 0) if version else 0,
     )
 
 

@@ -20,6 +20,7 @@ from controlplane.console.mixins import (
     RoleRequired,
     back_to,
     in_dialog,
+    includes,
     requested,
 )
 from controlplane.domain.errors import NotFound
@@ -90,10 +91,11 @@ def epoch_lines(epochs: list[RoutingEpoch]) -> list[dict[str, Any]]:
     by_epoch: dict[int, list[Delivery]] = {}
     for delivery in found:
         by_epoch.setdefault(delivery.epoch_id, []).append(delivery)
-    return [_epoch_line(epoch, by_epoch.get(epoch.pk, [])) for epoch in epochs]
+    newest = selectors.publication().epoch
+    return [_epoch_line(epoch, by_epoch.get(epoch.pk, []), newest) for epoch in epochs]
 
 
-def _epoch_line(epoch: RoutingEpoch, deliveries: list[Delivery]) -> dict[str, Any]:
+def _epoch_line(epoch: RoutingEpoch, deliveries: list[Delivery], newest: int) -> dict[str, Any]:
     applied = [d for d in deliveries if d.outcome == Delivery.Outcome.APPLIED]
     times = [
         max(0.0, (d.finished_at - epoch.created_at).total_seconds())
@@ -104,6 +106,7 @@ def _epoch_line(epoch: RoutingEpoch, deliveries: list[Delivery]) -> dict[str, An
         "epoch": epoch,
         "applied": len(applied),
         "total": len(deliveries),
+        "was_replaced": len(applied) < len(deliveries) and epoch.epoch < newest,
         "slowest_s": max(times, default=None),
         "problems": [d for d in deliveries if d.outcome in {"refused", "invalid", "unreachable"}],
     }
@@ -259,7 +262,13 @@ def since(request: HttpRequest) -> float:
 
 
 class ObservedView(RoleRequired):
-    """How far a change has come: requested, published, observed by n of m agents."""
+    """How far a change has come: requested, published, observed by n of m agents.
+
+    Tenants' members follow their own changes here; agents are named to staff only.
+    """
+
+    def admit(self, request: HttpRequest, **kwargs: Any) -> None:
+        """Let everybody in who is signed in: numbers of agents are no secret."""
 
     def get(self, request: HttpRequest, revision: int) -> HttpResponse:
         """Answer with the notice's next state; a final one asks no more."""
@@ -275,6 +284,7 @@ class ObservedView(RoleRequired):
             "publication": publication,
             "final": (found.complete and found.m > 0) or is_late or bool(publication.halted_reason),
             "is_late": is_late,
+            "is_staff": includes(str(request.role), "viewer"),  # type: ignore[attr-defined]
             "now": timezone.now(),
             "silent_after_s": settings.AGENT_SILENT_AFTER_S,
         }

@@ -172,6 +172,10 @@ def time_formats(window: Window) -> dict[str, str]:
     return {"hoverformat": f"%H:%M{seconds} UTC", "tickformat": "%H:%M"}
 
 
+def _peak(data: SeriesSet) -> float:
+    return max((v for values in data.series.values() for v in values if v is not None), default=0.0)
+
+
 def _value_axis(data: SeriesSet) -> dict[str, Any]:
     axis: dict[str, Any] = {"rangemode": "tozero", "nticks": 5}
     if data.unit == "ratio":
@@ -182,7 +186,8 @@ def _value_axis(data: SeriesSet) -> dict[str, Any]:
         return axis | {"tickformat": "~g"}
     if data.unit == "bytes":
         return axis | {"tickformat": "~s", "ticksuffix": "B"}
-    return axis | {"tickformat": "~s"}
+    # Below one, SI prefixes would write half a token as 500m.
+    return axis | {"tickformat": "~g" if _peak(data) < 2 else "~s"}
 
 
 def _target_line(target: Target) -> dict[str, Any]:

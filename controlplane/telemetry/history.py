@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
@@ -11,7 +11,7 @@ from django.db.models import Sum
 
 from controlplane.domain import rollups
 from controlplane.domain.rollups import Figures
-from controlplane.telemetry.models import MemberRollUp, RollUp
+from controlplane.telemetry.models import MemberRollUp, RollUp, RollUpState
 from controlplane.telemetry.snapshots import HOUR_S, HOURS, MINUTE_S, MINUTES, Window
 
 SHARDS = 32
@@ -37,6 +37,22 @@ def frames(level: str, subject: str, window: Window) -> Frames:
     for at, body in rows.values_list("at", "figures"):
         found[int(at.timestamp())].append(rollups.unpacked(bytes(body)))
     return [rollups.over_subjects(found[at]) if at in found else None for at in _starts(window)]
+
+
+def statuses_since(level: str, subject: str, since: datetime) -> Counter[str]:
+    """Count a subject's answers by HTTP status since the beginning of an hour, to the last minute.
+
+    Whole hours are read where they are added up already, minutes after that.
+    """
+    state = RollUpState.objects.first()
+    turn = max(since, state.hours_until) if state and state.hours_until else since
+    rows = RollUp.objects.filter(level=level, subject=subject)
+    hours = rows.filter(step_s=HOUR_S, at__gte=since, at__lt=turn)
+    minutes = rows.filter(step_s=MINUTE_S, at__gte=turn)
+    found: Counter[str] = Counter()
+    for body in (hours | minutes).values_list("figures", flat=True):
+        found.update(rollups.unpacked(bytes(body)).statuses)
+    return found
 
 
 def busiest(level: str, window: Window, at_most: int) -> tuple[list[str], int]:

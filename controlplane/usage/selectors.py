@@ -54,7 +54,8 @@ def what_is_kept() -> str:
     share = f"{wire.SAMPLE_RATIO * 100:g} %"
     return (
         f"All failures are kept, requests whose caller traces them, and {share} of the rest "
-        f"(unless agents were started with another --sample-ratio), for {days} days."
+        f"(unless agents were started with another --sample-ratio), for {days} days. "
+        "What was refused before it reached a pool (a key, a quota) is counted, not kept."
     )
 
 

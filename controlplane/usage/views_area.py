@@ -12,7 +12,7 @@ from django.utils import timezone
 from controlplane.console import charts, preferences
 from controlplane.console.charts import Chart
 from controlplane.console.listing import safe
-from controlplane.telemetry import figures
+from controlplane.telemetry import figures, history
 from controlplane.telemetry.payloads import payload
 from controlplane.tenants.selectors import api_keys
 from controlplane.tenants.views.area import AreaPage, AreaRequired
@@ -55,6 +55,7 @@ class AreaUsage(AreaPage):
             "stretch": self.stretch_name,
             "since": stretch.since,
             "totals": hours.totals(rows),
+            "refused": history.statuses_since("tenant", slug, stretch.since)["429"],
             "models": hours.by(rows, "model"),
             "keys": [
                 line | {"name": names.get(line["api_key"], line["api_key"])}

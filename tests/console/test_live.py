@@ -29,9 +29,9 @@ def test_what_was_typed_and_opened_survives_ticks_that_change_the_page(visit, fl
 
 def test_the_filter_being_typed_is_not_overwritten(visit, fleet):
     visitor = visit().go("/pools/")
-    visitor.tab.fill("#id_q", "cha")
+    visitor.tab.fill("#filter_q", "cha")
     visitor.tick()
-    assert visitor.tab.input_value("#id_q") == "cha"
+    assert visitor.tab.input_value("#filter_q") == "cha"
 
 
 def test_a_reader_s_zoom_survives_the_tick(visit, fleet):

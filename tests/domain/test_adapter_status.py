@@ -45,6 +45,12 @@ def test_an_adapter_without_a_place_says_why():
     assert progress([], left_out=[gap]).said == "its rank 128 exceeds 64"
 
 
+def test_an_adapter_whose_agents_were_not_told_yet_is_about_to_be_loaded():
+    found = progress([], planned=3)
+    assert (found.code, found.loaded, found.wanted) == ("loading", 0, 3)
+    assert found.said == "0 of 3 replicas; their agents are about to be told"
+
+
 def test_a_deleted_adapter_says_where_it_still_is():
     assert progress([on("a")], is_deleted=True).said == "still on 1 replicas"
     assert progress([], is_deleted=True).code == "deleting"

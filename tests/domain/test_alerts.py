@@ -51,8 +51,7 @@ def test_it_fires_after_its_duration_and_says_why_with_figures_and_age():
     assert known.state is State.FIRING
     assert (known.since, known.fired_at) == (at(0), at(60))
     assert known.reason == (
-        "8.90 s, over the limit of 2.00 s. TTFT P99 of 40 requests in 75 s."
-        " The figures are 12 s old."
+        "8.90 s, over the limit of 2 s. TTFT P99 of 40 requests in 75 s. The figures are 12 s old."
     )
 
 
@@ -123,7 +122,7 @@ def test_no_data_while_clearing_begins_the_wait_anew():
 def test_a_rule_can_fire_below_its_limit():
     firing, _ = played(LOW, [0.5] * 31)
     assert firing.state is State.FIRING
-    assert "50.0%, below the limit of 70.0%" in firing.reason
+    assert "50 %, below the limit of 70 %" in firing.reason
     assert played(LOW, [0.75] * 40, known=firing)[0].state is State.FIRING
     assert State.RESOLVED in played(LOW, [0.85] * 8, known=firing)[1]
 
@@ -167,8 +166,10 @@ def test_rules_are_sound():
 @pytest.mark.parametrize(
     ("value", "unit", "said"),
     [
-        (0.287, "s", "287 ms"), (1.24, "s", "1.24 s"), (0.31, "ratio", "31.0%"),
-        (14.4, "x", "14.4x"), (101, "requests", "101 requests"),
+        (0.287, "s", "287 ms"), (1.24, "s", "1.24 s"), (10.0, "s", "10 s"),
+        (0.31, "ratio", "31 %"), (0.0534, "ratio", "5.34 %"), (0.00001, "ratio", "< 0.01 %"),
+        (0, "ratio", "0 %"), (1.2345, "ratio", "123 %"),
+        (14.4, "x", "14.4x"), (101, "requests", "101 requests"), (1, "replicas", "1 replica"),
     ],
 )  # fmt: skip
 def test_amounts_have_their_unit(value, unit, said):

@@ -31,7 +31,7 @@ def test_a_version_twice_as_slow_fails_and_the_reason_names_both_figures():
     found = judge(figures(500, slower=2.0, seed=2), figures(2000))
     assert found.verdict is Verdict.FAILED
     assert "TTFT P99" in found.reason
-    assert "more than 10% worse is proven" in found.reason
+    assert "more than 10 % worse is proven" in found.reason
     metric = found.metrics[0]
     assert metric.canary is not None
     assert metric.stable is not None
@@ -54,7 +54,7 @@ def test_equal_versions_never_fail_and_nearly_always_pass(n):
 def test_a_canary_that_is_faster_passes():
     found = judge(figures(300, slower=0.5, seed=4), figures(900))
     assert found.verdict is Verdict.SUCCESSFUL
-    assert "not worse by more than 10%" in found.reason
+    assert "not worse by more than 10 %" in found.reason
 
 
 def test_what_is_likely_but_not_proven_waits():

@@ -172,8 +172,17 @@ def change_words(event: Any) -> str:
         return "created" if before is None else "removed" if after is None else "changed"
     names = [n for n in sorted({*before, *after}) if before.get(n) != after.get(n)]
     if len(names) == 1 and not isinstance(after.get(names[0]), (dict, list)):
-        return f"{names[0]}: {before.get(names[0])} → {after.get(names[0])}"
-    return ", ".join(names[:4]) + (" …" if len(names) > 4 else "") or "no difference"
+        return f"{words(names[0])}: {_plain(before.get(names[0]))} → {_plain(after.get(names[0]))}"
+    return ", ".join(map(words, names[:4])) + (" …" if len(names) > 4 else "") or "no difference"
+
+
+def _plain(value: Any) -> str:
+    """Show a value as people write it: absent is `none`, a switch is `on` or `off`."""
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
 
 
 @register.filter

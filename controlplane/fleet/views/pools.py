@@ -77,6 +77,7 @@ class PoolPage(Page):
             "policy": pool_settings.resolved_as_far_as_possible(pool.settings)[0].policy,
             "gpus": rows.gpu_cells(shown, reports),
             "splits": selectors.splits().filter(pool=pool),
+            "shares": session_shares(pool),
             "shadow": selectors.shadows().filter(pool=pool).first(),
             "page_has_window": True,
         }
@@ -85,6 +86,16 @@ class PoolPage(Page):
             context["charts"] = charts.pool_charts(pool.slug, chosen)
             context["settings"] = setting_rows(pool)
         return super().get_context_data(**kwargs) | context
+
+
+def session_shares(pool: Pool) -> list[tuple[str, float | None]]:
+    """Give what share of a model's sessions goes to a pool, 0 to 1; None: nobody has weight."""
+    found = []
+    for split in selectors.splits().filter(pool=pool):
+        weights = selectors.splits(model=split.model.name).values_list("weight", flat=True)
+        total = sum(weights)
+        found.append((split.model.name, split.weight / total if total else None))
+    return found
 
 
 def setting_rows(pool: Pool) -> list[dict[str, Any]]:

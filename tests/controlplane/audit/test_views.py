@@ -22,7 +22,7 @@ def test_events_show_who_what_why_and_the_difference():
     event(reason="<b>because</b>", change=({"max_retries": 2}, {"max_retries": 3}))
     page = signed_in("viewer").get("/audit/").content.decode()
     assert "olaf" in page
-    assert "max_retries: 2 → 3" in page
+    assert "max retries: 2 → 3" in page
     assert "&lt;b&gt;because&lt;/b&gt;" in page
     assert "<b>because" not in page
 
@@ -55,3 +55,11 @@ def test_csv_has_every_event_of_the_filter():
 def test_the_log_is_not_for_strangers():
     assert Client().get("/audit/").status_code == 302
     assert AuditEvent.objects.count() == 0
+
+
+def test_what_was_not_there_before_is_none_in_words():
+    event(verb="staff.set-role", change=({"role": None}, {"role": "operator"}))
+    event(verb="tenant.update", change=({"suspended": False}, {"suspended": True}))
+    page = signed_in("viewer").get("/audit/").content.decode()
+    assert "role: none → operator" in page
+    assert "suspended: off → on" in page

@@ -61,7 +61,7 @@ def test_a_slow_pool_is_pending_then_fires_and_says_why(pool, telling, judge):
     alert = Alert.objects.get(rule="ttft-high")
     assert alert.state == State.FIRING
     assert alert.subject == alert.pool == "chat"
-    assert "over the limit of 2.00 s. TTFT P99 of " in alert.reason
+    assert "over the limit of 2 s. TTFT P99 of " in alert.reason
     assert AuditEvent.objects.get(verb="alert.fire").target == "ttft-high chat"
 
 

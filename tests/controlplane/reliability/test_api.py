@@ -28,7 +28,7 @@ def alert(**given) -> Alert:
     defaults = {
         "rule": "ttft-high", "subject": "chat", "pool": "chat", "severity": "critical",
         "state": "firing", "since": now, "fired_at": now, "value": 8.9, "threshold": 2.0,
-        "reason": "8.90 s, over the limit of 2.00 s.",
+        "reason": "8.90 s, over the limit of 2 s.",
     }  # fmt: skip
     return Alert.objects.create(**(defaults | given))
 

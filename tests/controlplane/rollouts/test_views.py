@@ -166,3 +166,16 @@ def test_the_page_of_a_pool_says_which_rollout_moves_its_weight():
     assert f"Rollout {row.pk} moves this pool" in (
         signed_in("viewer").get("/pools/chat-b/").content.decode()
     )
+
+
+def test_a_reason_is_told_in_full_once_and_a_pool_says_its_share_of_the_sessions():
+    row = started()
+    client = signed_in("operator")
+    assert "Started by" in page(client, row)
+    assert "99 % of m’s sessions" in client.get("/pools/chat-a/").content.decode()
+    services.abort_rollout(number=row.pk, actor=WHY["actor"], reason="too slow for us")
+    shown = page(client, row)
+    assert "as said above" in shown
+    assert "as said at its step" in shown
+    assert shown.count("too slow for us") == 0
+    assert shown.count("Too slow for us") == 1

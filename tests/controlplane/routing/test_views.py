@@ -10,7 +10,7 @@ from django.utils import timezone
 from controlplane.audit.models import AuditEvent
 from controlplane.fleet.models import Agent
 from controlplane.routing import selectors, services
-from controlplane.routing.models import Publication, RoutingEpoch
+from controlplane.routing.models import Delivery, Publication, RoutingEpoch
 from tests.controlplane.staff import signed_in
 from tests.factories import WHY, make_agent, make_pool, make_replica
 
@@ -116,6 +116,27 @@ def test_following_ends_after_a_minute_and_names_who_is_missing(published):
     page = signed_in().get(url).content.decode()
     assert "missing: node-1" in page
     assert "hx-get" not in page
+
+
+def test_a_tenants_member_follows_a_change_without_reading_names_of_agents(published):
+    revision = selectors.publication().published_revision
+    member = signed_in("")
+    late = member.get(f"/live/observed/{revision}/?since={time.time() - 100}")
+    assert late.status_code == 200
+    assert "observed by 0 of 1 agents" in late.content.decode()
+    assert "node-1" not in late.content.decode()
+
+
+def test_an_epoch_that_was_replaced_before_an_agent_took_it_says_so(published):
+    first = RoutingEpoch.objects.get(epoch=published)
+    agent = Agent.objects.get()
+    Delivery.objects.update_or_create(epoch=first, agent=agent, defaults={"outcome": "pending"})
+    viewer = signed_in("viewer")
+    assert "0 of 1 applied" in viewer.get("/routing/").content.decode()
+    make_pool("second", model="m2")
+    services.republish(**WHY)
+    page = viewer.get("/routing/").content.decode()
+    assert "replaced by the next before an agent took it" in page
 
 
 def test_nonsense_as_a_time_is_no_server_error(published):

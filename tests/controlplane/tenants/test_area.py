@@ -9,6 +9,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from controlplane.domain import rollups
+from controlplane.domain.rollups import Figures
+from controlplane.telemetry.models import RollUp, RollUpState, Step
 from controlplane.tenants.models import ApiKey
 from controlplane.usage.models import UsageHour
 from tests.controlplane.staff import poll, signed_in
@@ -158,6 +161,30 @@ def test_usage_is_added_up_over_agents_keys_and_versions(acme):
     assert {k["name"] for k in page.context["keys"]} == {"batch", ""}
     csv = member(acme, ADMIN).get("/t/acme/?csv=1").content.decode()
     assert "chat" in csv
+
+
+def test_what_was_refused_is_counted_from_whole_hours_and_the_minutes_since(acme):
+    now = timezone.now()
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    RollUpState.objects.update_or_create(defaults={"hours_until": hour})
+    for at, step, refused in (
+        (hour - timedelta(hours=2), Step.HOUR, 5),
+        (hour - timedelta(minutes=90), Step.MINUTE, 5),  # the same, added up already
+        (hour, Step.MINUTE, 2),
+        (hour - timedelta(hours=30), Step.HOUR, 100),
+    ):
+        told = Figures(covered_s=60, requests=refused + 1, statuses={"200": 1, "429": refused})
+        RollUp.objects.create(
+            level="tenant",
+            subject="acme",
+            step_s=step,
+            at=at,
+            covered_s=60,
+            figures=rollups.packed(told),
+        )
+    page = member(acme).get("/t/acme/")
+    assert page.context["refused"] == 7
+    assert "Refused" in page.content.decode()
 
 
 def test_the_hours_chart_shows_zero_where_nothing_was_used_and_a_gap_before_the_tenant(acme):
