@@ -37,6 +37,7 @@ ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 WAITING = ("tests/agent", "tests/bench", "tests/commands", "tests/domain", "tests/fuzz")
 COMPILED = "not interpreted and not slow"
 RELAY_TESTS = "tests/agent/proxy"
+BESIDE = 4  # passes at a time beside the main one: all of them wait more than they compute
 NOTHING_COLLECTED = 5  # pytest's exit code
 
 # Decisions are pure, so nothing excuses an untested branch; the floor of the whole is STYLE's.
@@ -66,7 +67,7 @@ class Suite:
         """Most on SQLite; beside it `checks`, what mostly waits, browsers, and PostgreSQL."""
         with (
             tempfile.TemporaryDirectory(prefix="signalbox-coverage-") as scratch,
-            ThreadPoolExecutor(3) as beside,
+            ThreadPoolExecutor(BESIDE) as beside,
         ):
             checked = beside.submit(checks)
             passes = {title: beside.submit(work) for title, work in self._passes(scratch).items()}
@@ -85,11 +86,11 @@ class Suite:
         relay = partial(self._measured, [RELAY_TESTS], f"{scratch}/relay", aside=True)
         passes: dict[str, Callable[[], Outcome]] = {
             "tests that mostly wait": waiting,
+            "tests end to end": partial(self._aside, *END_TO_END),
             "stories": partial(self._aside, *STORIES),
             "tests in browsers": partial(self._aside, *IN_BROWSERS),
-            "tests end to end": partial(self._aside, *END_TO_END),
-            "tests of the relay": relay,
             "tests on PostgreSQL": self.on_postgresql,
+            "tests of the relay": relay,
             "relay compiled": self._compiled,
         }
         if self.words:  # then the main pass looks at all folders
