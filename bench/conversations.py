@@ -7,6 +7,7 @@ begins with one of a few shared system texts and goes on for some turns, every t
 was said before. `--no-session` sends no session key; `--restart` kills the first engine in the
 middle and starts it again. `--urls` takes live engines instead, whose counters go on from where
 they are; between policies their caches are left as they are, so name one policy at a time.
+`--beside` measures our policies and other routers in rounds, each in turn before fresh engines.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ from typing import Any
 from bench.live_client import Ending, ask, get_json
 from bench.live_run import until
 from bench.machine import BenchError, cpu_s
+from bench.talks.beside import Setting
+from bench.talks.beside import run as beside
+from bench.talks.figures import table, troubles
+from bench.talks.people import Crowd
 from routing_agent.engine.base import EngineLoad
 from routing_agent.engine.drivers import driver_for
 from routing_agent.http_client import CallFailed, HttpClient
 
 READY_S = 60.0
+DECODE_STEP_MS = 8.0
 WORDS = (
     "router", "sends", "each", "request", "to", "replica", "that", "holds", "its", "prefix",
 )  # fmt: skip
@@ -101,7 +107,7 @@ def engine_words(options: argparse.Namespace, number: int) -> list[str]:
     return [
         "simulate-engine", "--port", str(options.port + 10 + number), "--model", "m",
         "--prefill-rate", str(options.prefill_rate), "--kv-blocks", str(options.kv_blocks),
-        "--answer-tokens", str(options.answer_tokens), "--decode-step-ms", "8",
+        "--answer-tokens", str(options.answer_tokens), "--decode-step-ms", str(DECODE_STEP_MS),
     ]  # fmt: skip
 
 
@@ -263,16 +269,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-session", dest="session", action="store_false")
     parser.add_argument("--restart", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--log", default="/dev/null")
+    beside = parser.add_argument_group("--beside: interleaved with other routers")
+    beside.add_argument("--beside", action="store_true", help="the same talks through each")
+    beside.add_argument("--rounds", type=int, default=4, help="default 4")
+    beside.add_argument("--per-second", type=float, default=5.0, help="new conversations, mean")
+    beside.add_argument("--routers", nargs="*", default=[], metavar="NAME", help="default: all")
+    beside.add_argument("--out", type=Path, help="each run is appended as a line of JSON")
+    beside.add_argument("--show", type=Path, help="measure nothing: the table of such a file")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[])
 
 
 def main(options: argparse.Namespace) -> int:
     """Run every policy and print a line of JSON for each; 1 if something does not start."""
     try:
+        if options.beside or options.show:
+            return _beside(options)
         asyncio.run(_run_all(options))
     except BenchError as problem:
         print(f"bin/bench conversations: {problem}", file=sys.stderr)
         return 1
+    return 0
+
+
+def _beside(options: argparse.Namespace) -> int:
+    if options.show:
+        rows = [json.loads(line) for line in options.show.read_text().splitlines()]
+        rows = [row for row in rows if row["keys"] == options.session]
+    else:
+        crowd = Crowd(conversations=options.conversations, per_second=options.per_second,
+                      turns=options.turns, pause_s=options.think,
+                      answer_tokens=options.answer_tokens, seed=options.seed)  # fmt: skip
+        setting = Setting(
+            crowd=crowd,
+            has_key=options.session,
+            decode_step_ms=DECODE_STEP_MS,
+            prefill_rate=options.prefill_rate,
+            kv_blocks=options.kv_blocks,
+        )
+        rows = beside(setting, options.rounds, options.routers, options.out)
+    print(table(rows))
+    for trouble in troubles(rows):
+        print(f"NOT CLEAN: {trouble}")
     return 0
 
 

@@ -34,7 +34,7 @@ http {{
   keepalive_requests 1000000000;
   client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
   uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-  upstream engines {{ least_conn; {servers} keepalive 1024; keepalive_requests 1000000000; }}
+  upstream engines {{ {balance}; {servers} keepalive 1024; keepalive_requests 1000000000; }}
   server {{ listen 127.0.0.1:{port} backlog=2048; tcp_nodelay on;
     location / {{ proxy_pass http://engines; proxy_http_version 1.1; proxy_buffering off;
       proxy_set_header Connection ""; }} }}
@@ -87,12 +87,15 @@ class Place:
         return [f"http://127.0.0.1:{port}" for port in self.engine_ports]
 
 
+Command = Callable[[Place], list[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """One router, and how to start it."""
 
     name: str
-    command: Callable[[Place], list[str]]
+    command: Command
     env: Mapping[str, str] = field(default_factory=dict)
     is_slow: bool = False  # gets fewer requests, or a run would take hours
 
@@ -111,12 +114,19 @@ class Field:
         return self.engine_ports if name == ENGINE else [self.running[name].port]
 
 
-def _nginx(place: Place) -> list[str]:
-    program = system_program("nginx")
-    servers = " ".join(f"server 127.0.0.1:{port};" for port in place.engine_ports)
-    config = place.folder / "nginx.conf"
-    config.write_text(NGINX.format(folder=place.folder, servers=servers, port=place.port))
-    return [program, "-c", str(config), "-p", str(place.folder)]
+def nginx(balance: str) -> Command:
+    """Give how nginx is started with this directive of its upstream."""
+
+    def command(place: Place) -> list[str]:
+        program = system_program("nginx")
+        servers = " ".join(f"server 127.0.0.1:{port};" for port in place.engine_ports)
+        config = place.folder / "nginx.conf"
+        config.write_text(
+            NGINX.format(folder=place.folder, balance=balance, servers=servers, port=place.port)
+        )
+        return [program, "-c", str(config), "-p", str(place.folder)]
+
+    return command
 
 
 def _haproxy(place: Place) -> list[str]:
@@ -132,13 +142,20 @@ def _ours(place: Place) -> list[str]:
     return [sys.executable, "-m", "bench.agent", str(place.port), str(place.folder), *engines]
 
 
-def _ours_compiled(place: Place) -> list[str]:
-    if not (compiled.place() / compiled.DONE).is_file():
-        raise Absent("not compiled: bin/compile")
-    return _ours(place)
+def ours_compiled(*words: str) -> Command:
+    """Give how our agent is started as it ships; `words` are more of its options."""
+
+    def command(place: Place) -> list[str]:
+        if not (compiled.place() / compiled.DONE).is_file():
+            raise Absent("not compiled: bin/compile")
+        return [*_ours(place), *words]
+
+    return command
 
 
-def _sglang(policy: str) -> Callable[[Place], list[str]]:
+def sglang(policy: str) -> Command:
+    """Give how sglang-router is started with this policy, its dials as they come."""
+
     def command(place: Place) -> list[str]:
         return [
             venv_program("sglang-router", "python"), "-m", "sglang_router.launch_router",
@@ -151,7 +168,9 @@ def _sglang(policy: str) -> Callable[[Place], list[str]]:
     return command
 
 
-def _vllm(policy: str) -> Callable[[Place], list[str]]:
+def vllm(policy: str) -> Command:
+    """Give how vllm-router is started with this policy, its dials as they come."""
+
     def command(place: Place) -> list[str]:
         return [
             venv_program("vllm-router", "vllm-router"),
@@ -184,14 +203,14 @@ _QUIET = {
 }
 # The Rust routers by their cheapest policy that looks at load, and by the one for prefixes.
 PEERS = (
-    Peer(REFERENCE, _nginx),
+    Peer(REFERENCE, nginx("least_conn")),
     Peer(OURS, _ours, env={compiled.OFF: "1"}),
-    Peer(COMPILED, _ours_compiled),
+    Peer(COMPILED, ours_compiled()),
     Peer("haproxy", _haproxy),
-    Peer("vllm-router", _vllm("sticky_least_loaded")),
-    Peer("vllm-router cache_aware", _vllm("cache_aware")),
-    Peer("sglang-router", _sglang("power_of_two")),
-    Peer("sglang-router cache_aware", _sglang("cache_aware")),
+    Peer("vllm-router", vllm("sticky_least_loaded")),
+    Peer("vllm-router cache_aware", vllm("cache_aware")),
+    Peer("sglang-router", sglang("power_of_two")),
+    Peer("sglang-router cache_aware", sglang("cache_aware")),
     Peer("litellm", _litellm, env=_QUIET, is_slow=True),
 )
 NAMES = tuple(peer.name for peer in PEERS)
@@ -221,7 +240,7 @@ def running(names: tuple[str, ...] = NAMES) -> Iterator[Field]:
         for peer in chosen:
             progress(f"starting {peer.name}")
             try:
-                found.running[peer.name] = _start_peer(stack, peer, folder, ports)
+                found.running[peer.name] = start_peer(stack, peer, folder, ports)
             except Absent as reason:
                 found.absent[peer.name] = str(reason)
         if OURS in found.absent:
@@ -229,9 +248,10 @@ def running(names: tuple[str, ...] = NAMES) -> Iterator[Field]:
         yield found
 
 
-def _start_peer(
+def start_peer(
     stack: contextlib.ExitStack, peer: Peer, scratch: Path, engine_ports: list[int]
 ) -> Process:
+    """Start a peer before these engines and wait until it answers; raises `Absent`."""
     folder = scratch / peer.name.replace(" ", "-")
     folder.mkdir()
     port, second_port = free_ports(2)
