@@ -7,6 +7,7 @@ plan and trace always give the same flights.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from routing_agent.core import load
 from routing_agent.core.choose import choose
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.policy import RouteRequest
+from routing_agent.simulation.changes import Change, Resize, Slowdown
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.knowledge import (
     Exchange,
@@ -46,10 +48,13 @@ class ReplayPlan:
     agents: int = 1
     seed: int = 0
     prefill_only: bool = False  # an answer is its first token
+    serving: int | None = None  # at first only so many replicas take requests; None: all
+    changes: tuple[Change, ...] = ()  # in order of time
 
 
 @dataclass(slots=True)
 class _Agent:
+    fleet: Fleet
     pool: PoolState
     knowledge: Knowledge
     chance: random.Random
@@ -60,11 +65,13 @@ class FleetReplay:
 
     def __init__(self, plan: ReplayPlan) -> None:
         self._plan = plan
+        self._serving = plan.replicas if plan.serving is None else plan.serving
+        self._changes = deque(plan.changes)
         self._engines = VirtualEngines(plan.profile, plan.replicas, self._note)
         self._truth = Truth(self._engines)
         self._chance = random.Random(plan.seed)  # noqa: S311 - not a secret
         self._exchange = Exchange() if plan.agents > 1 else None
-        self._agents = [self._agent() for _ in range(plan.agents)]
+        self._agents = [self._agent(0.0) for _ in range(plan.agents)]
         self._numbers = {r.id: n for n, r in enumerate(self._agents[0].pool.replicas)}
         self._flights: list[Flight] = []
 
@@ -73,6 +80,9 @@ class FleetReplay:
     ) -> list[Flight]:
         """Send every request at its time and let all work end; give what became of each."""
         for number, request in enumerate(requests):
+            while self._changes and self._changes[0].at_s <= request.at_s:
+                self._advance(self._changes[0].at_s)
+                self._change(self._changes.popleft())
             self._advance(request.at_s)
             self._send(number, request)
             if progress is not None:
@@ -80,17 +90,28 @@ class FleetReplay:
         self._engines.advance(float("inf"))
         return self._flights
 
-    def _agent(self) -> _Agent:
+    def _change(self, change: Change) -> None:
+        if isinstance(change, Resize):
+            self._serving = change.replicas
+            for agent in self._agents:
+                agent.fleet.apply(_table(self._plan, self._serving), now=change.at_s, wall=0.0)
+        elif isinstance(change, Slowdown):
+            self._engines.schedulers[change.engine].slowdown = change.factor
+        else:
+            self._exchange = Exchange() if self._plan.agents > 1 else None
+            self._agents = [self._agent(change.at_s) for _ in self._agents]
+
+    def _agent(self, now: float) -> _Agent:
         fleet = Fleet()
-        fleet.apply(_table(self._plan), now=0.0, wall=0.0)
+        fleet.apply(_table(self._plan, self._serving), now=now, wall=0.0)
         pool = fleet.pools[POOL]
         chance = random.Random(self._chance.random())  # noqa: S311 - not a secret
         knowledge: Knowledge
         if self._plan.knowledge == "oracle":
             knowledge = Oracle(pool, self._truth)
         else:
-            knowledge = OwnView(pool, self._engines, chance, self._exchange)
-        return _Agent(pool, knowledge, chance)
+            knowledge = OwnView(pool, self._engines, chance, self._exchange, now=now)
+        return _Agent(fleet, pool, knowledge, chance)
 
     def _advance(self, until: float) -> None:
         while True:
@@ -162,9 +183,14 @@ class FleetReplay:
             flight.preemptions += 1
 
 
-def _table(plan: ReplayPlan) -> RoutingTable:
+def _table(plan: ReplayPlan, serving: int) -> RoutingTable:
+    """Give the table; replicas that do not serve are warming up: as good as not there."""
     endpoints = tuple(
-        Endpoint(replica=f"r{number:04}", url=f"http://replica-{number}:8000")
+        Endpoint(
+            replica=f"r{number:04}",
+            url=f"http://replica-{number}:8000",
+            state="ready" if number < serving else "warming",
+        )
         for number in range(plan.replicas)
     )
     pool = Pool(

@@ -212,17 +212,23 @@ class OwnView:
         engines: VirtualEngines,
         chance: random.Random,
         exchange: Exchange | None = None,
+        *,
+        now: float = 0.0,
     ) -> None:
         self._pool = pool
         self._replicas = pool.replicas
         self._engines = engines
         self._interval_s = pool.settings.scrape_interval_s
         self._exchange = exchange
-        self._tells_at = chance.random() * REPORT_INTERVAL_S
+        self._tells_at = now + chance.random() * REPORT_INTERVAL_S
         if exchange is not None:
             pool.gossip = Gossip()
-        self._due = [(chance.random() * self._interval_s, n) for n in range(len(self._replicas))]
+        count = len(self._replicas)
+        self._due = [(now + chance.random() * self._interval_s, n) for n in range(count)]
         heapq.heapify(self._due)
+        if now:  # a new agent looks at all engines before it takes traffic
+            for number in range(count):
+                self._scrape(number, now)
 
     def next_look(self) -> float:
         """Tell when the next scrape or report is due."""
