@@ -86,6 +86,6 @@ def _request(at_s: float, blocks: tuple[int, ...], name: str, number: int) -> Tr
         at_s=at_s,
         prompt_tokens=len(blocks) * BLOCK_TOKENS,
         output_tokens=ANSWER_TOKENS,
-        session=session_of("header", name, number),
+        session=session_of("named", name, number),
         blocks=blocks,
     )

@@ -40,8 +40,8 @@ Levels = list[tuple[int, int]]
 class Cost:
     """What one replica would cost a request, in seconds, and of what that is made."""
 
-    __slots__ = ("ahead", "held", "load_s", "matching", "rate", "replica", "seconds", "uncached",
-                 "wait_s", "weight")  # fmt: skip
+    __slots__ = ("ahead", "held", "hit_dial", "load_s", "matching", "rate", "replica", "seconds",
+                 "uncached", "wait_s", "weight")  # fmt: skip
 
     def __init__(
         self, request: RouteRequest, replica: Replica, matching: int, others: float, now: float
@@ -66,7 +66,8 @@ class Cost:
             self.wait_s += self.load_s
             if not _computes(replica, request.adapter):
                 self.wait_s += ADAPTER_SWAP_S
-        work = settings.load_dial * (self.ahead + self.held) + settings.hit_dial * self.uncached
+        self.hit_dial = 1.0 + (settings.hit_dial - 1.0) * prefill.demand.busy
+        work = settings.load_dial * (self.ahead + self.held) + self.hit_dial * self.uncached
         self.seconds = (work / self.rate + self.wait_s) / self.weight
 
 
@@ -91,7 +92,8 @@ class ExpectedTtft:
     hit_dial x uncached prompt tokens) / prefill rate`, and what it may have to wait for KV space
     and for its adapter, over the replica's weight, which grows during its slow start. With a hit
     dial above 1 saved work counts for more than it saves this request: it shortens the queue for
-    those that come after.
+    those that come after. Of those there are few while the pool idles, so there the dial is 1, and
+    it grows to what the settings say as the pool comes to be busy (`Demand`).
     """
 
     def pick(
@@ -122,6 +124,7 @@ class ExpectedTtft:
 
     def terms(self, request: RouteRequest, replica: Replica, *, now: float) -> dict[str, float]:
         """What the expected time is made of."""
+        replica.prefill.demand.look_again(now)
         matching = replica.profile.matching(request.blocks)
         others = replica.tokens_of_others(now)
         cost = Cost(request, replica, matching, 0.0 if others is None else others, now)
@@ -130,6 +133,7 @@ class ExpectedTtft:
             "ahead_tokens": cost.ahead,
             "held_tokens": cost.held,
             "uncached_tokens": cost.uncached,
+            "hit_dial": cost.hit_dial,
             "prefill_tokens_per_s": cost.rate,
             "wait_s": cost.wait_s,
             "weight": cost.weight,
@@ -141,6 +145,7 @@ def costs_of(
     request: RouteRequest, replicas: Sequence[Replica], pool: Candidates, now: float
 ) -> list[Cost]:
     """Give what each replica would cost. What is not known of one's load is that of the others."""
+    pool.demand.look_again(now)
     levels, hinted = holders(request, pool)
     costs, unknown, known_sum = [], [], 0.0
     for replica in replicas:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from routing_agent.core.chance import Chance
+from routing_agent.core.demand import Demand
 from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.replica import Replica
 from routing_agent.core.ring import Ring
@@ -58,6 +59,7 @@ class Candidates(Protocol):
     settings: PoolSettings
     cursor: int
     sessions: Sessions
+    demand: Demand
     index: PrefixIndex
     numbered: dict[int, Replica]
     spares: list[Replica]

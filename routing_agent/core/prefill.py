@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
+from routing_agent.core.demand import Demand
 from routing_agent.core.speed import PRIOR_TOKENS_PER_S, Speed
 
 # The mean prompt is that of about the last so many.
@@ -46,6 +47,7 @@ class Prefill:
         "_waiting",
         "_work",
         "_work_at",
+        "demand",
         "is_shared",
         "mean_tokens",
         "queued_tokens",
@@ -57,6 +59,7 @@ class Prefill:
         self.queued_tokens = 0  # of prompts whose first token has not come
         self.mean_tokens = 0.0  # uncached, of a prompt sent here lately
         self.speed = Speed()
+        self.demand = Demand(self.speed)  # of its pool, once it is in one
         self.tokens_per_s = PRIOR_TOKENS_PER_S  # as learned; see `look_again`
         self.is_shared = False  # others had requests in the engine at the last look
         self._waiting: dict[int, Placement] = {}  # in the order sent
@@ -95,6 +98,7 @@ class Prefill:
         """Count prompt tokens that it has to compute from now on into what it did lately."""
         self._work = self.recent_work(now) + tokens
         self._work_at = now
+        self.demand.note(tokens, now)
 
     def recent_work(self, now: float) -> float:
         """Give the prompt tokens it was given lately, older ones counting less."""
