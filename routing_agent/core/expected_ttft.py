@@ -170,6 +170,8 @@ def near_tie(
     where it can be had for nothing, and a popular prefix comes to as many replicas as it needs.
     """
     slack = max(settings.near_tie_s, settings.near_tie_ratio * best.ahead / best.rate)
+    if settings.hit_dial > 1.0:  # where saved work counts for less, so do differences in it
+        slack *= best.hit_dial / settings.hit_dial
     limit = best.seconds + slack
     near = [cost for cost in costs if cost.seconds <= limit]
     if len(near) == 1:

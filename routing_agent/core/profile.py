@@ -155,7 +155,8 @@ class PrefixProfile:
             if begin < owner.end:
                 owner.begin_at(begin)
             else:
-                del self._uses[owner.number]
+                # It is gone already where a prompt names one block twice, as made-up traces do.
+                self._uses.pop(owner.number, None)
 
     def _fit(self) -> None:
         excess = len(self._known) - self.capacity_blocks

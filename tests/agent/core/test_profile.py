@@ -219,3 +219,10 @@ def test_an_index_says_nothing_of_a_head_that_an_engine_dropped() -> None:
     assert index.levels(blocks, 6) in ([], [(3, 1)])
     profile.expire(NOW + 1)
     assert (len(profile), index.masks) == (0, {})
+
+
+def test_a_prompt_that_names_one_block_twice_harms_nobody() -> None:
+    profile = PrefixProfile(3)
+    for blocks in ([0, 0], [0, 1], [0, 0], [0, 2], [5, 6, 7], [0, 0, 0]):
+        profile.insert(blocks, 1.0)
+        assert len(profile) <= 3
