@@ -9,7 +9,8 @@ from typing import Final
 
 from routing_agent import exposition, wire
 from routing_agent.core.fleet import Fleet
-from routing_agent.metrics import Histogram, Metrics
+from routing_agent.counts import Histogram
+from routing_agent.metrics import Metrics
 
 # Tenants with series of their own; the rest are added up under one name.
 TENANT_SERIES: Final = 500

@@ -23,8 +23,8 @@ from routing_agent.control.reporter import Link
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.limits import TenantGate
 from routing_agent.core.shares import NEVER, WINDOW_S, Share
+from routing_agent.counts import LeaseCounts
 from routing_agent.http_client import CallFailed
-from routing_agent.metrics import LeaseCounts
 
 log = structlog.get_logger()
 
