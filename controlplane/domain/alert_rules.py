@@ -332,6 +332,12 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
 )
 BY_NAME: Final[Mapping[str, Rule]] = {rule.name: rule for rule in RULES}
+# The milder rule of two about the same thing tells nothing new while the graver one fires.
+GRAVER: Final[Mapping[str, str]] = {
+    "ttft-over-slo": "ttft-high",
+    "burn-slow": "burn-fast",
+    "budget-half": "budget-exhausted",
+}
 
 
 def outranked(rule: Rule, firing: Iterable[Rule]) -> Rule | None:

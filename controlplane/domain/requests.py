@@ -54,7 +54,7 @@ def stage_lines(record: wire.RequestRecord) -> list[StageLine]:
                 began_s=began_s,
                 duration_s=stage.duration_s,
                 estimated=stage.estimated,
-                reason=stage.reason,
+                reason=_plain(stage.reason),
                 budget_s=budget_s(stage.stage, record, record.stages),
                 x=x,
                 width=min(width, LINE_UNITS - x),
@@ -62,6 +62,11 @@ def stage_lines(record: wire.RequestRecord) -> list[StageLine]:
         )
         began_s += stage.duration_s
     return lines
+
+
+def _plain(reason: str) -> str:
+    """Write a reason that is only a code, as of a refusal, in words."""
+    return reason.replace("_", " ") if reason.replace("_", "").isalpha() else reason
 
 
 def budget_s(

@@ -28,6 +28,15 @@ def test_stages_lie_end_to_end_on_the_bar():
     assert [line.began_s for line in lines] == [0.0, 0.25, 0.5, 1.0]
 
 
+def test_a_reason_that_is_a_code_is_told_in_words():
+    said = ("no_replica", "bound to rpl_1: least cost", "")
+    stages = tuple(
+        wire.StageRecord(stage="QUEUED", at=1.0, duration_s=0.1, reason=reason) for reason in said
+    )
+    lines = stage_lines(wire.RequestRecord(uid="u", request_id="r", received_at=1.0, stages=stages))
+    assert [line.reason for line in lines] == ["no replica", *said[1:]]
+
+
 @pytest.mark.parametrize(
     ("stages", "budgets"),
     [

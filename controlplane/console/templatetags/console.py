@@ -140,7 +140,7 @@ def pretty(value: Any) -> str:
 @register.filter
 def get(mapping: dict[Any, Any], key: Any) -> Any:
     """Look a key up in a template."""
-    return mapping.get(key)
+    return mapping.get(key) if mapping else None
 
 
 @register.simple_tag(takes_context=True)

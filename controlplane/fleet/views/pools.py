@@ -79,6 +79,7 @@ class PoolPage(Page):
             "splits": selectors.splits().filter(pool=pool),
             "shares": session_shares(pool),
             "shadow": selectors.shadows().filter(pool=pool).first(),
+            "shadow_of": selectors.shadows().filter(shadow_pool=pool),
             "page_has_window": True,
         }
         if not getattr(self.request, "htmx", False):

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db.models import Case, IntegerField, QuerySet, Value, When
 from django.utils import timezone
 
-from controlplane.domain.alert_rules import BY_NAME, RULES, Rule, Severity
+from controlplane.domain.alert_rules import BY_NAME, GRAVER, RULES, Rule, Severity
 from controlplane.domain.alerts import State, silence_of
 from controlplane.domain.errors import NotFound
 from controlplane.reliability.models import (
@@ -111,5 +111,11 @@ def firing() -> Firing:
 
 
 def own_lines(found: Iterable[Alert]) -> list[Alert]:
-    """Leave out what the overview says in its own words: replicas, agents, loops that are out."""
-    return [a for a in found if a.rule not in BY_NAME or BY_NAME[a.rule].own_line]
+    """Leave out what the overview says otherwise.
+
+    That is what it has words of its own for (replicas, agents, loops that are out), and milder
+    alerts of a subject while the graver of the same kind fires.
+    """
+    lines = [a for a in found if a.rule not in BY_NAME or BY_NAME[a.rule].own_line]
+    fires = {(a.rule, a.subject) for a in lines}
+    return [a for a in lines if (GRAVER.get(a.rule, ""), a.subject) not in fires]

@@ -6,6 +6,7 @@ from typing import Any
 
 from controlplane.console.mixins import Page
 from controlplane.domain.diagnosis import TITLES
+from controlplane.domain.diagnosis_markdown import as_markdown
 from controlplane.domain.errors import Invalid
 from controlplane.reliability.selectors import diagnosis
 
@@ -28,5 +29,18 @@ class DiagnosisPage(Page):
             "title": f"Diagnosis of {pool}",
             "api_path": f"/api/v1/diagnoses/{pool}/?question={found.diagnosis.question}",
             "found": found,
+            "markdown": markdown(found),
             "questions": TITLES.items(),
         }
+
+
+def markdown(found: diagnosis.Finding) -> str:
+    """Write a finding down as somebody would paste it into a ticket."""
+    return as_markdown(
+        found.pool,
+        found.diagnosis,
+        columns=(found.now_is, found.before_is),
+        at=found.at,
+        alert=found.alert.reason if found.alert else "",
+        changes=[(e.at, e.actor, e.verb, e.target, e.reason) for e in found.changes],
+    )

@@ -129,6 +129,9 @@ def test_the_page_of_the_pool_says_it_and_the_form_changes_it():
     shown = client.get("/pools/chat-a/").content.decode()
     assert "20 %" in shown
     assert "copied to" in shown
+    told = client.get("/pools/chat-b/").content.decode()
+    assert "Copies of" in told
+    assert "20 % of them" in told
     assert "Change shadow" in client.get("/pools/chat-a/shadow/").content.decode()
     stale = client.post("/pools/chat-a/shadow/", form | {"expected_version": "9"})
     assert stale.status_code == 409

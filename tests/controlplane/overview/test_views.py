@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from controlplane.domain.replica_states import State
 from controlplane.overview import views
+from controlplane.reliability.models import Alert
 from controlplane.routing import selectors
 from controlplane.routing.models import LoopRun, Publication, RoutingEpoch
 from controlplane.telemetry.models import RollUpState
@@ -42,6 +43,32 @@ def test_a_pool_without_a_ready_replica_comes_first():
     assert "well" not in attention(page)
     table = page[page.index('id="pools-title"') :]
     assert table.index("pool-sick") < table.index("pool-well")
+
+
+def test_a_pool_whose_requests_fail_is_not_called_healthy_and_milder_alerts_say_nothing_twice():
+    make_replica(make_pool("calm"))
+    make_replica(make_pool("frail", model="m2"))
+    for rule, severity in (("burn-fast", "critical"), ("burn-slow", "warning")):
+        Alert.objects.create(
+            rule=rule,
+            subject="frail",
+            pool="frail",
+            severity=severity,
+            state="firing",
+            since=timezone.now(),
+            fired_at=timezone.now(),
+            value=20,
+            threshold=14.4,
+            reason=f"{rule} says why",
+        )
+    page = overview()
+    assert "burn-fast says why" in attention(page)
+    assert "burn-slow says why" not in attention(page)
+    table = page[page.index('id="pools-title"') :]
+    assert table.index("pool-frail") < table.index("pool-calm")
+    assert "2 alerts" in table
+    assert "replicas healthy" in table
+    assert "alert" not in signed_in("operator").get("/pools/").content.decode().split("<tbody>")[1]
 
 
 def test_a_silent_agent_and_one_behind_are_named():

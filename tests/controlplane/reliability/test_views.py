@@ -202,6 +202,7 @@ def test_maintenance_is_declared_and_ended():
 
 def test_a_diagnosis_without_data_says_so_and_asks_only_what_it_knows():
     shown = page("/diagnosis/chat/")
+    assert "## TTFT is up: chat" in shown  # to be copied
     assert "no cause found" in shown
     assert "no recent figures" in shown
     client = signed_in("admin")
