@@ -35,6 +35,7 @@ MENU = (
     Entry("requests", "Requests", "⇢", "q"),
     Entry("planning", "Planner", "∑", "l"),
     Entry("tenants", "Tenants", "◍", "t"),
+    Entry("staff", "Staff", "☺", "u", role="admin"),
     Entry("configuration", "Configuration", "▣", "y", role="admin"),
     Entry("audit", "Audit", "≡", "a"),
     Entry("system", "System", "⚙", "s"),

@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -31,6 +32,19 @@ class StaffSerializer(ReadOnlySerializer):
         fields = ["username", "role", "is_active"]
 
 
+class InvitedStaffSerializer(StaffSerializer):
+    """A role that was given; `invitation` is shown this once."""
+
+    invitation = serializers.CharField(
+        allow_null=True,
+        help_text="Path of the page that sets their password, once, within three days. "
+        "Null: they have one, or this is a dry run or a repeated answer.",
+    )
+
+    class Meta(StaffSerializer.Meta):
+        fields = [*StaffSerializer.Meta.fields, "invitation"]
+
+
 class RoleChange(ChangeInput):
     """Another role."""
 
@@ -38,7 +52,7 @@ class RoleChange(ChangeInput):
 
 
 class StaffInput(RoleChange):
-    """A role for a user who exists."""
+    """Who gets a role; who has no account gets one."""
 
     username = serializers.CharField(max_length=150)
 
@@ -57,12 +71,22 @@ class StaffViewSet(ReadMixin, ServiceViewSet):
         """Give every user with a role."""
         return selectors.staff()
 
-    @extend_schema(request=StaffInput, responses={201: changed(StaffSerializer)})
+    @extend_schema(request=StaffInput, responses={201: changed(InvitedStaffSerializer)})
     def create(self, request: Request) -> Response:
-        """Give a user a role."""
+        """Give somebody a role; the answer shows a new user's invitation this once."""
         given = self.read(StaffInput)
-        user = _user(given["username"])
-        return self.carry_out(partial(services.set_role, user=user, role=given["role"]), status=201)
+        return self.carry_out(
+            partial(services.invite_staff, **given), status=201, show=self._invited
+        )
+
+    @extend_schema(request=ChangeInput, responses=changed(InvitedStaffSerializer))
+    @action(detail=True, methods=["post"], url_path="renew-invitation")
+    def renew_invitation(self, request: Request, username: str) -> Response:
+        """Take a user's password away and invite them anew."""
+        self.read(ChangeInput)
+        return self.carry_out(
+            partial(services.renew_staff_invitation, user=_user(username)), show=self._invited
+        )
 
     @extend_schema(request=RoleChange, responses=changed(StaffSerializer))
     def partial_update(self, request: Request, username: str) -> Response:
@@ -75,6 +99,9 @@ class StaffViewSet(ReadMixin, ServiceViewSet):
         """Take a user's role away."""
         self.read_removal()
         return self.carry_out(partial(services.remove_role, user=_user(username)), status=204)
+
+    def _invited(self, invitation: services.StaffInvitation) -> dict[str, Any]:
+        return {**self.show(invitation.profile), "invitation": invitation.path}
 
 
 class StaffTokenSerializer(ReadOnlySerializer):

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from django import forms
 
-from controlplane.tenants.models import Tenant, TenantRole, WhenUnreachable
+from controlplane.tenants.models import Role, Tenant, TenantRole, WhenUnreachable
 from controlplane.tenants.services.tenants import TenantFields
 
 MODELS = "allowed_models"
@@ -133,6 +133,20 @@ class MemberForm(forms.Form):
         max_length=150, label="User name", help_text="Who has no account yet gets one."
     )
     role = forms.ChoiceField(choices=TenantRole.choices, label="Role", help_text=ROLE_HELP)
+    reason = forms.CharField(max_length=300, label="Reason (goes into the audit log)")
+
+
+class StaffForm(forms.Form):
+    """Who gets a role in the console."""
+
+    username = forms.CharField(
+        max_length=150, label="User name", help_text="Who has no account yet gets one."
+    )
+    role = forms.ChoiceField(
+        choices=Role.choices,
+        label="Role",
+        help_text="Viewers look; operators act on the fleet; admins also make tenants and staff.",
+    )
     reason = forms.CharField(max_length=300, label="Reason (goes into the audit log)")
 
 

@@ -3,7 +3,7 @@
 from django.contrib.auth.views import LogoutView
 from django.urls import path
 
-from controlplane.tenants.views import area, keys, limits, members, pages, signing_in
+from controlplane.tenants.views import area, keys, limits, members, pages, signing_in, staff
 
 urlpatterns = [
     path("login/", signing_in.SignIn.as_view(), name="login"),
@@ -15,6 +15,9 @@ urlpatterns = [
     path("tenants/<slug:slug>/edit/", limits.EditTenant.as_view(), name="tenant-edit"),
     path("tenants/<slug:slug>/keys/new/", keys.IssueKey.as_view(), name="issue-key"),
     path("tenants/<slug:slug>/members/new/", members.InviteMember.as_view(), name="member-new"),
+    path("staff/", staff.StaffPage.as_view(), name="staff"),
+    path("staff/new/", staff.InviteStaff.as_view(), name="staff-new"),
+    path("staff/<str:username>/change/", staff.ChangeStaff.as_view(), name="staff-change"),
     path("members/<int:pk>/", members.ChangeMember.as_view(), name="member"),
     path("keys/<slug:public_id>/revoke/", keys.RevokeKey.as_view(), name="revoke-key"),
     path("keys/<slug:public_id>/rotate/", keys.RotateKey.as_view(), name="rotate-key"),

@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib.auth import get_user_model
-from django.contrib.auth.models import User
-from django.contrib.auth.tokens import default_token_generator
 from django.db import IntegrityError, transaction
-from django.urls import reverse
-from django.utils.encoding import force_bytes
-from django.utils.http import urlsafe_base64_encode
 
-from controlplane import locking
 from controlplane.audit import services as audit
 from controlplane.audit.services import Actor
 from controlplane.domain.errors import Conflict, Invalid, NotFound
 from controlplane.tenants.models import Membership, StaffProfile, Tenant, TenantRole
+from controlplane.tenants.services.accounts import account_of, invitation_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,7 @@ def invite_member(
     if owner is None:
         raise NotFound(f"There is no tenant '{tenant}'.", field="tenant")
     _check_role(role)
-    user = _user(username)
+    user = account_of(username)
     membership = Membership(tenant=owner, user=user, role=role)
     try:
         with transaction.atomic():
@@ -59,7 +53,7 @@ def invite_member(
             f"'{username}' belongs to the tenant '{tenant}' already.", field="username"
         ) from error
     _record("membership.create", membership, actor, reason, (None, {"role": role}))
-    return Invitation(membership, _path(user))
+    return Invitation(membership, invitation_path(user))
 
 
 @transaction.atomic
@@ -82,7 +76,7 @@ def renew_invitation(*, membership_id: int, actor: Actor, reason: str) -> Invita
     user.set_unusable_password()
     user.save(update_fields=["password"])
     _record("membership.renew-invitation", membership, actor, reason, (None, None))
-    return Invitation(membership, _path(user))
+    return Invitation(membership, invitation_path(user))
 
 
 @transaction.atomic
@@ -116,25 +110,6 @@ def _get(membership_id: int) -> Membership:
 def _check_role(role: str) -> None:
     if role not in TenantRole.values:
         raise Invalid(f"role is one of {', '.join(TenantRole.values)}.", field="role")
-
-
-def _user(username: str) -> User:
-    found = get_user_model().objects.filter(username=username).first()
-    if found is not None:
-        return found
-    made = User(username=username)
-    made.set_unusable_password()
-    locking.check(made)
-    made.save(force_insert=True)
-    return made
-
-
-def _path(user: User) -> str | None:
-    """Give where a user without a password sets one; Django's token ends with the first use."""
-    if user.has_usable_password():
-        return None
-    uid = urlsafe_base64_encode(force_bytes(user.pk))
-    return reverse("welcome", args=[uid, default_token_generator.make_token(user)])
 
 
 def _record(

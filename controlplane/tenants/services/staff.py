@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,9 +17,60 @@ from controlplane.audit.services import Actor
 from controlplane.domain.errors import Conflict, Invalid, NotFound
 from controlplane.tenants import keys, selectors
 from controlplane.tenants.models import Role, StaffProfile, StaffToken
+from controlplane.tenants.services.accounts import account_of, invitation_path
 
 # A busy script must not write a row with every call; a minute is fine enough for "last used".
 TOKEN_USE_GRAIN = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StaffInvitation:
+    """A role, and for somebody without a password the path of the page that sets one.
+
+    The path works once, for three days, and is stored nowhere: it can be shown this once.
+    """
+
+    profile: StaffProfile
+    path: str | None
+
+    def __repr__(self) -> str:
+        return f"StaffInvitation({self.profile.user.get_username()})"
+
+
+@transaction.atomic
+def invite_staff(*, username: str, role: str, actor: Actor, reason: str) -> StaffInvitation:
+    """Give somebody a role in the console; who is new gets an account.
+
+    Raises:
+        Invalid: a role or user name that cannot be.
+        Conflict: they are the last admin and would be no more.
+    """
+    user = account_of(username)
+    profile = set_role(user=user, role=role, actor=actor, reason=reason)
+    return StaffInvitation(profile, invitation_path(user))
+
+
+@transaction.atomic
+def renew_staff_invitation(*, user: User, actor: Actor, reason: str) -> StaffInvitation:
+    """Take a user's password away and give a new link that sets one.
+
+    Raises:
+        NotFound: they have no role.
+        Conflict: they are a superuser, whose account is the machine's to reset.
+    """
+    profile = StaffProfile.objects.filter(user=user).first()
+    if profile is None:
+        raise NotFound(f"'{user.username}' has no role.")
+    if user.is_superuser:
+        raise Conflict(
+            f"'{user.username}' is a superuser: "
+            "an admin of this machine sets their password with manage.py changepassword.",
+            code="superuser",
+        )
+    user.set_unusable_password()
+    user.save(update_fields=["password"])
+    _record("staff.renew-invitation", ("user", user.username), actor, reason, (None, None))
+    return StaffInvitation(profile, invitation_path(user))
 
 
 @transaction.atomic

@@ -51,5 +51,22 @@ def test_roles_are_given_changed_and_taken_away():
     assert ok(client.patch(path, {"role": "admin"}, format="json"))["role"] == "admin"
     problem(client.delete(path), 409, "last_admin")
     problem(client.patch(path, {"role": "boss"}, format="json"), 400, "invalid")
-    body["username"] = "nobody"
-    problem(client.post("/api/v1/staff/", body, format="json"), 404, "not_found")
+    problem(
+        client.patch("/api/v1/staff/nobody/", {"role": "admin"}, format="json"), 404, "not_found"
+    )
+
+
+def test_somebody_new_is_invited_to_the_console_with_a_link_that_is_shown_once():
+    client = caller()
+    body = {"username": "olga", "role": "operator", "reason": "she is on call"}
+    tried = ok(client.post("/api/v1/staff/?dry_run=true", body, format="json"))
+    assert tried["invitation"] is None
+    assert not get_user_model().objects.filter(username="olga").exists()
+    made = ok(client.post("/api/v1/staff/", body, format="json"), 201)
+    assert made["invitation"].startswith("/welcome/")
+    assert "invitation" not in ok(client.get("/api/v1/staff/olga/"))
+    again = ok(client.post("/api/v1/staff/olga/renew-invitation/", {}, format="json"))
+    assert again["invitation"]
+    problem(
+        client.post("/api/v1/staff/nobody/renew-invitation/", {}, format="json"), 404, "not_found"
+    )
