@@ -5,8 +5,9 @@
 Starts simulated engines and our agent anew for each policy and lets people talk: each conversation
 begins with one of a few shared system texts and goes on for some turns, every turn with all that
 was said before. `--no-session` sends no session key; `--restart` kills the first engine in the
-middle and starts it again. `--urls` takes live engines instead, whose counters go on from where
-they are; between policies their caches are left as they are, so name one policy at a time.
+middle and starts it again. `--workers 1 4` compares agents of one and of several processes.
+`--urls` takes live engines instead, whose counters go on from where they are; between policies
+their caches are left as they are, so name one policy at a time.
 `--beside` measures our policies and other routers in rounds, each in turn before fresh engines.
 """
 
@@ -27,7 +28,7 @@ from typing import Any
 
 from bench.live_client import Ending, ask, get_json
 from bench.live_run import until
-from bench.machine import BenchError, cpu_s
+from bench.machine import BenchError, family_cpu_s
 from bench.talks.beside import Setting
 from bench.talks.beside import run as beside
 from bench.talks.figures import table, troubles
@@ -48,6 +49,7 @@ class Ran:
     """One policy's run."""
 
     policy: str
+    workers: int = 1
     endings: list[Ending] = field(default_factory=list)
     routes: dict[str, int] = field(default_factory=dict)
     computed: list[float] = field(default_factory=list)  # prompt tokens of each engine
@@ -64,6 +66,7 @@ class Ran:
         good = sum(e.outcome == "ok" for e in self.endings)
         return {
             "policy": self.policy,
+            "workers": self.workers,
             "requests": len(self.endings),
             "failed": len(self.endings) - good,
             "hit_rate": round(hits / asked, 4) if asked else None,
@@ -153,9 +156,11 @@ async def converse(options: argparse.Namespace, ran: Ran, number: int, system: s
         await asyncio.sleep(chance.expovariate(1 / options.think))
 
 
-async def run_policy(options: argparse.Namespace, policy: str, client: HttpClient) -> Ran:
+async def run_policy(
+    options: argparse.Namespace, policy: str, workers: int, client: HttpClient
+) -> Ran:
     """Start everything, let all conversations go on, read the counters."""
-    ran = Ran(policy)
+    ran = Ran(policy, workers)
     log = Path(options.log)
     async with contextlib.AsyncExitStack() as stack:
         urls, engines = list(options.urls), []
@@ -169,19 +174,20 @@ async def run_policy(options: argparse.Namespace, policy: str, client: HttpClien
         agent = await stack.enter_async_context(
             program("serve", "--worker-urls", *urls, "--engine", options.engine,
                     "--port", str(options.port), "--admin-port", str(options.port + 1),
-                    "--policy", policy, "--slow-start", "0", *options.serve, log=log)
+                    "--policy", policy, "--slow-start", "0", "--workers", str(workers),
+                    *options.serve, log=log)
         )  # fmt: skip
         admin = f"http://127.0.0.1:{options.port + 1}"
         await until_ready(client, admin, "/readyz")
         await until_healthy(client, admin, len(urls))
         systems = [text(random.Random(f"{options.seed}{n}"), options.words * 3) for n in range(4)]
-        began, cpu = time.monotonic(), cpu_s(agent.pid)
+        began, cpu = time.monotonic(), family_cpu_s(agent.pid)
         async with asyncio.TaskGroup() as tasks:
             for n in range(options.conversations):
                 tasks.create_task(converse(options, ran, n, systems[n % len(systems)]))
             if options.restart and engines:
                 tasks.create_task(restart(options, ran, engines[0], client, stack))
-        ran.seconds, ran.agent_cpu_s = time.monotonic() - began, cpu_s(agent.pid) - cpu
+        ran.seconds, ran.agent_cpu_s = time.monotonic() - began, family_cpu_s(agent.pid) - cpu
         after = [await load_of(client, url, options.engine) for url in urls]
         ran.computed = [_grown(b, a, "prompt") for b, a in zip(before, after, strict=True)]
         ran.cached = [_grown(b, a, "cached_prompt") for b, a in zip(before, after, strict=True)]
@@ -253,6 +259,7 @@ def _grown(before: EngineLoad, after: EngineLoad, what: str) -> float:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `conversations`."""
     parser.add_argument("--policies", nargs="+", default=["expected_ttft"])
+    parser.add_argument("--workers", nargs="+", type=int, default=[1], metavar="N")
     parser.add_argument("--urls", nargs="*", default=[])
     parser.add_argument("--engine", default="vllm")
     parser.add_argument("--model", default="m")
@@ -317,6 +324,8 @@ async def _run_all(options: argparse.Namespace) -> None:
     client = HttpClient()
     try:
         for policy in options.policies:
-            print(json.dumps((await run_policy(options, policy, client)).row()), flush=True)
+            for workers in options.workers:
+                ran = await run_policy(options, policy, workers, client)
+                print(json.dumps(ran.row()), flush=True)
     finally:
         await client.close()

@@ -100,15 +100,24 @@ class Process:
             self._process.wait()
 
     def _pids(self) -> list[int]:
-        found: list[int] = []
-        to_visit = [self._process.pid]
-        while to_visit:
-            pid = to_visit.pop()
-            found.append(pid)
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-                for children in Path(f"/proc/{pid}/task").glob("*/children"):
-                    to_visit += [int(child) for child in children.read_text().split()]
-        return found
+        return family(self._process.pid)
+
+
+def family(pid: int) -> list[int]:
+    """Give a process and all that come of it."""
+    found: list[int] = []
+    to_visit = [pid]
+    while to_visit:
+        found.append(to_visit.pop())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            for children in Path(f"/proc/{found[-1]}/task").glob("*/children"):
+                to_visit += [int(child) for child in children.read_text().split()]
+    return found
+
+
+def family_cpu_s(pid: int) -> float:
+    """Read the CPU clocks of a process and of all that come of it and still run."""
+    return sum(cpu_s(one) for one in family(pid))
 
 
 def cpu_s(pid: int) -> float:

@@ -147,6 +147,11 @@ class SharedReplica(Replica):
             self.prefill = WatchedPrefill(memory, self._row)
             self.profile = WatchedProfile()
 
+    @property
+    def may_send(self) -> bool:
+        """Whether this process sends requests, rather than watch those that do."""
+        return self._own >= 0
+
     def look(self) -> None:
         """Take in what the other processes have here."""
         row = self._ints[self._row : self._row_end].tolist()
@@ -308,22 +313,25 @@ class SharedPool(PoolState):
             inserted = len(blocks) - placement.matching
             if self.gossip is None:
                 replica.hearsay.note_inserted(inserted, 0, now)
-            hashes = [blocks[place - 1] for place in told_places(len(blocks))] if blocks else []
-            counts = (inserted, placement.uncached_tokens)
-            self._bus.tell(Placed(self.slot, replica.slot, request.session, counts, hashes))
+            names = (self.slot, replica.slot, request.session)
+            counts = (inserted, placement.uncached_tokens, request.block_tokens)
+            self._bus.tell(Placed(names, counts, blocks))
         return placement
 
     def heard(self, replica: SharedReplica, placed: Placed, now: float) -> None:
         """Take in what another process placed."""
         lifetime_s = self.settings.session_lifetime_s
         self.sessions.note(placed.session, replica.id, now=now, lifetime_s=lifetime_s)
-        if placed.hashes:
-            self.index.hear(placed.hashes, replica.profile.bit, now)
-        replica.hearsay.note_inserted(0, placed.inserted_blocks, now)
+        replica.hearsay.note_inserted(placed.inserted_blocks, 0, now)
         replica.prefill.count_work(placed.work_tokens, now)
+        blocks = placed.blocks
+        if blocks and replica.may_send:
+            replica.fit_profile(placed.block_tokens)
+            replica.profile.insert(blocks, now)
+            replica.profile.expire(now - self.settings.profile_idle_s)
         if self.gossip is not None:
-            counts = (placed.inserted_blocks, placed.work_tokens)
-            self.gossip.add(replica.id, placed.hashes, *counts)
+            told = [blocks[place - 1] for place in told_places(len(blocks))]
+            self.gossip.add(replica.id, told, placed.inserted_blocks, placed.work_tokens)
 
     def look(self, now: float) -> None:
         """Take in what the other processes have under way."""

@@ -30,7 +30,7 @@ CONNECTIONS, RUNNING = range(2)
 # supervisor has taken for requests of that worker that do not know of it yet.
 GATE_FIGURES: Final = 32
 # What a worker placed, for the others to read.
-RING_BYTES: Final = 1 << 20
+RING_BYTES: Final = 1 << 22  # a thousand prompts of 128 KiB; pages nobody wrote cost nothing
 RING_HEAD_WORDS: Final = 8
 
 _WORD: Final = 8

@@ -15,29 +15,28 @@ import xxhash
 
 from routing_agent.workers.memory import RING_BYTES, RING_HEAD_WORDS, SharedMemory
 
-# Length with this head, pool, replica, session, blocks new to the replica, tokens it computes, and
-# a check over what follows the check itself, so that a torn record is told from a whole one.
-_HEAD: Final = Struct("<IHHQQII")
+# Length with this head, pool, replica, a check over what follows it (so that a torn record is told
+# from a whole one), session, blocks new to the replica, tokens that it computes, tokens of a block.
+_HEAD: Final = Struct("<IHHQQIId")
 _CHECKED_FROM: Final = 16
 _WORD: Final = 8
 # A record this long says: nothing more up to the end, go on at the beginning.
 _SKIP: Final = 0xFFFFFFFF
-MOST_HASHES: Final = 4096  # of one record
+MOST_BLOCKS: Final = 4096  # of one prompt: a megabyte of text
 
 
 class Placed:
     """One prompt that a worker placed."""
 
-    __slots__ = ("hashes", "inserted_blocks", "pool", "replica", "session", "work_tokens")
+    __slots__ = ("block_tokens", "blocks", "inserted_blocks", "pool", "replica", "session",
+                 "work_tokens")  # fmt: skip
 
     def __init__(
-        self, pool: int, replica: int, session: int, counts: tuple[int, int], hashes: Sequence[int]
+        self, names: tuple[int, int, int], counts: tuple[int, int, float], blocks: Sequence[int]
     ) -> None:
-        self.pool = pool  # slots
-        self.replica = replica
-        self.session = session
-        self.inserted_blocks, self.work_tokens = counts
-        self.hashes = hashes
+        self.pool, self.replica, self.session = names  # slots, and a hash
+        self.inserted_blocks, self.work_tokens, self.block_tokens = counts
+        self.blocks = blocks
 
 
 class Ring:
@@ -55,8 +54,10 @@ class Ring:
 
     def write(self, placed: Placed) -> None:
         """Add a prompt; only the ring's own worker may."""
-        hashes = placed.hashes[:MOST_HASHES]
-        length = _HEAD.size + _WORD * len(hashes)
+        blocks = placed.blocks
+        if len(blocks) > MOST_BLOCKS:
+            blocks = blocks[:MOST_BLOCKS]
+        length = _HEAD.size + _WORD * len(blocks)
         place = self.at % RING_BYTES
         if place + length > RING_BYTES:
             if RING_BYTES - place >= 4:
@@ -65,9 +66,9 @@ class Ring:
             place = 0
         first = self._data + place
         counts = (max(placed.inserted_blocks, 0), max(placed.work_tokens, 0))
-        names = (placed.pool, placed.replica)
-        _HEAD.pack_into(self._bytes, first, length, *names, 0, placed.session, *counts)
-        pack_into(f"<{len(hashes)}Q", self._bytes, first + _HEAD.size, *hashes)
+        names = (placed.pool, placed.replica, 0, placed.session)
+        _HEAD.pack_into(self._bytes, first, length, *names, *counts, placed.block_tokens)
+        pack_into(f"<{len(blocks)}Q", self._bytes, first + _HEAD.size, *blocks)
         check = xxhash.xxh3_64_intdigest(self._bytes[first + _CHECKED_FROM : first + length])
         pack_into("<Q", self._bytes, first + 8, check)
         self.at += length
@@ -105,8 +106,9 @@ class Ring:
         if not _HEAD.size <= length <= room:
             return None
         content = bytes(self._bytes[first : first + length])
-        _, pool, replica, check, session, inserted, work = _HEAD.unpack_from(content)
+        _, pool, replica, check, session, *counts = _HEAD.unpack_from(content)
         if xxhash.xxh3_64_intdigest(content[_CHECKED_FROM:]) != check:
             return None
-        hashes = unpack_from(f"<{(length - _HEAD.size) // _WORD}Q", content, _HEAD.size)
-        return Placed(pool, replica, session, (inserted, work), hashes)
+        blocks = unpack_from(f"<{(length - _HEAD.size) // _WORD}Q", content, _HEAD.size)
+        inserted, work, block_tokens = counts
+        return Placed((pool, replica, session), (inserted, work, block_tokens), list(blocks))

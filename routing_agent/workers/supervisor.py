@@ -311,6 +311,7 @@ class Workers:
         while True:
             await asyncio.sleep(OBSERVE_PAUSE_S)
             self.fleet.look()
+            self.fleet.bus.catch_up(time.monotonic())
             news = self._observer.news()
             if news:
                 self._tell_all(say.Observed(news))

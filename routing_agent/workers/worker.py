@@ -249,7 +249,9 @@ class Worker:
             await asyncio.sleep(TELL_PAUSE_S)
             ints[own + CONNECTIONS] = len(self.proxy.clients)
             ints[own + RUNNING] = self.proxy.running_requests
-            self.teller.tell(time.monotonic())
+            now = time.monotonic()
+            self.fleet.bus.catch_up(now)
+            self.teller.tell(now)
 
     def _finished(self, records: list[FinishedRequest]) -> None:
         self.channel.send(say.Finished([written(record) for record in records]))
