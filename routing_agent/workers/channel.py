@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
+import structlog
+
+log = structlog.get_logger()
 
 Got = TypeVar("Got")
 
@@ -66,7 +69,10 @@ class Channel(asyncio.Protocol, Generic[Got]):
                 break
             message = self._decoder.decode(bytes(kept[at + _LENGTH_BYTES : end]))
             at = end
-            self._on_message(message)
+            try:
+                self._on_message(message)
+            except Exception:  # of this message alone: the next ones are as good as ever
+                log.exception("message_not_taken", message=type(message).__name__)
         if at:
             del kept[:at]
 

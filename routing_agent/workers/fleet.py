@@ -14,23 +14,21 @@ from routing_agent.core.choose import FULL, Choice, choose
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.limits import TenantGate
 from routing_agent.core.policy import RouteRequest
-from routing_agent.core.prefill import Placement, Prefill
+from routing_agent.core.prefill import Placement
 from routing_agent.core.prefix_index import told_places
-from routing_agent.core.profile import PrefixProfile
 from routing_agent.core.replica import DoubtSource, Replica
 from routing_agent.core.table import Table
 from routing_agent.wire import Endpoint, Pool, PoolSettings, Tenant
 from routing_agent.workers.gate import SharedGate, has_any
 from routing_agent.workers.memory import (
-    QUEUED_TOKENS,
     REPLICA_CELLS,
     REPLICA_LOCKS,
     REQUESTS,
     SUPERVISOR,
     TOKENS,
-    WAITING_PROMPTS,
     SharedMemory,
 )
+from routing_agent.workers.prefill import SharedPrefill, WatchedPrefill, WatchedProfile
 from routing_agent.workers.ring import Placed, Ring
 from routing_agent.workers.slots import Slots, replica_key
 
@@ -43,61 +41,6 @@ MOST_CHOICES: Final = 4
 
 # A replica, what a request told of it, when, whether it was a trial, and whether it may open.
 Publish = Callable[[str, str, float, tuple[bool, bool]], None]
-
-
-class SharedPrefill(Prefill):
-    """Tells the other processes what of this one a replica has yet to compute."""
-
-    __slots__ = ("_at", "_ints")
-
-    def __init__(self, memory: SharedMemory, at: int) -> None:
-        super().__init__()
-        self._ints = memory.ints
-        self._at = at
-
-    def place(
-        self, uncached_tokens: int, now: float, *, shows_first_token: bool = True
-    ) -> Placement:
-        """Charge a prompt that was just sent, with what the replica must compute of it."""
-        placement = super().place(uncached_tokens, now, shows_first_token=shows_first_token)
-        self._tell()
-        return placement
-
-    def clear(self) -> None:
-        """Forget prompts and speed: another process has neither."""
-        super().clear()
-        self._tell()
-
-    def _take_out(self, placement: Placement) -> None:
-        super()._take_out(placement)
-        self._tell()
-
-    def _tell(self) -> None:
-        self._ints[self._at + QUEUED_TOKENS] = self.queued_tokens
-        self._ints[self._at + WAITING_PROMPTS] = self.waiting
-
-
-class WatchedPrefill(Prefill):
-    """What all workers together have yet to see computed: the supervisor sends nothing itself."""
-
-    __slots__ = ("_ints", "_row", "_row_end")
-
-    def __init__(self, memory: SharedMemory, row: int) -> None:
-        super().__init__()
-        self._ints = memory.ints
-        self._row, self._row_end = row, row + memory.replica_words
-
-    @property
-    def waiting(self) -> int:
-        """How many prompts wait for their first token."""
-        return self._sum(WAITING_PROMPTS)
-
-    def backlog_tokens(self, now: float) -> float:
-        """Give the prompt tokens still to be computed, those under way included."""
-        return float(self._sum(QUEUED_TOKENS))
-
-    def _sum(self, cell: int) -> int:
-        return sum(self._ints[self._row + cell : self._row_end : REPLICA_CELLS].tolist())
 
 
 class SharedReplica(Replica):
@@ -113,7 +56,6 @@ class SharedReplica(Replica):
         "_own",
         "_row",
         "_row_end",
-        "others_queued_tokens",
         "own_requests",
         "own_tokens",
         "publish",
@@ -139,7 +81,6 @@ class SharedReplica(Replica):
         self._own = -1 if worker < 0 else self._row + worker * REPLICA_CELLS
         self._claimed = 0
         self.own_requests = self.own_tokens = 0
-        self.others_queued_tokens = 0
         self.publish: Publish | None = None  # tells the other processes what is rare
         if self._own >= 0:
             self.prefill = SharedPrefill(memory, self._own)
@@ -154,12 +95,12 @@ class SharedReplica(Replica):
 
     def look(self) -> None:
         """Take in what the other processes have here."""
-        row = self._ints[self._row : self._row_end].tolist()
+        row: list[int] = self._ints[self._row : self._row_end].tolist()
         self.inflight_requests = sum(row[REQUESTS::REPLICA_CELLS])
         self.inflight_tokens = sum(row[TOKENS::REPLICA_CELLS])
-        self.others_queued_tokens = (
-            sum(row[QUEUED_TOKENS::REPLICA_CELLS]) - self.prefill.queued_tokens
-        )
+        prefill = self.prefill
+        if isinstance(prefill, SharedPrefill):
+            prefill.look(row, self._own - self._row)
 
     def claim(self) -> bool:
         """Take a place for the next `begin`, unless others have taken the last one."""
@@ -249,23 +190,12 @@ class SharedReplica(Replica):
     def tokens_of_others(self, now: float) -> float | None:
         """Estimate the prompt tokens that others have waiting here; None: nothing is known."""
         others = super().tokens_of_others(now)
-        queued = self.others_queued_tokens
-        if others is None:
-            return float(queued) if queued else None
-        return others + queued
-
-
-class WatchedProfile(PrefixProfile):
-    """What all workers together believe of a replica's cache: the supervisor places nothing."""
-
-    __slots__ = ("blocks",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = 0
-
-    def __len__(self) -> int:
-        return self.blocks
+        prefill = self.prefill
+        if prefill.queued_tokens or not isinstance(prefill, SharedPrefill):
+            return others  # what other processes sent is in its backlog
+        if not prefill.others_queued_tokens:
+            return others
+        return (others or 0.0) + prefill.backlog_tokens(now)
 
 
 class SharedPool(PoolState):

@@ -20,9 +20,9 @@ REPLICAS: Final = 4096
 TENANTS: Final = 8192
 POOLS: Final = 1024
 
-# Of one worker at one replica.
-REPLICA_CELLS: Final = 4
-REQUESTS, TOKENS, QUEUED_TOKENS, WAITING_PROMPTS = range(REPLICA_CELLS)
+# Of one worker at one replica; times are monotonic microseconds, 0: none.
+REPLICA_CELLS: Final = 8
+REQUESTS, TOKENS, QUEUED_TOKENS, WAITING_PROMPTS, FIRST_TOKENS, FIRST_AT, DONE_AT = range(7)
 # Of one worker about itself.
 WORKER_CELLS: Final = 8
 CONNECTIONS, RUNNING = range(2)
@@ -101,8 +101,8 @@ class SharedMemory:
         ints, (replicas, tenants, pools) = self.ints, slots
         for slot in range(replicas):
             first = self.replica(slot) + worker * REPLICA_CELLS
-            ints[first + REQUESTS] = ints[first + TOKENS] = 0
-            ints[first + QUEUED_TOKENS] = ints[first + WAITING_PROMPTS] = 0
+            for cell in range(first, first + REPLICA_CELLS):
+                ints[cell] = 0
         for slot in range(tenants):
             ints[self.gate(slot) + worker] = ints[self.gate(slot) + self.workers + worker] = 0
         for slot in range(pools):
