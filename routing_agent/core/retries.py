@@ -150,7 +150,8 @@ def judge_retry(
     if not budget.spend(now):
         return RetryVerdict(retry=False, reason="the pool's retry budget is used up")
     delay_s = backoff_s(attempts, settings=settings, chance=chance)
-    return RetryVerdict(retry=True, reason=f"after {failure}", delay_s=delay_s, same_replica=same)
+    said = failure.replace("_", " ")
+    return RetryVerdict(retry=True, reason=f"after {said}", delay_s=delay_s, same_replica=same)
 
 
 # The pause of a request that an engine refused without saying for how long.

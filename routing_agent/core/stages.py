@@ -92,7 +92,8 @@ def _of_try(one: Try) -> Iterator[Stretch]:
     sent_at = one.started_at + (one.connect_s or 0.0)
     yield Stretch("BOUND", 0.0, sent_at, f"to {one.replica}, {how}")
     if one.first_token_at is None:
-        why = WHOLE if one.outcome == "good" else SILENT
+        # What a cascade does not trust came, and went no further than the agent.
+        why = WHOLE if one.outcome in ("good", "unsure") else SILENT
         yield Stretch("PREFILL", 0.0, one.ended_at, why, estimated=True)
     else:
         yield Stretch("PREFILL", 0.0, one.first_token_at, UNSEEN, estimated=True)

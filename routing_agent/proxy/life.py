@@ -28,6 +28,8 @@ _REASON_LENGTH: Final = 300
 
 def words_of(failed: Failed) -> str:
     """Say what an attempt met, without the engine's own words."""
+    if failed.failure == "unsure":
+        return f"its answer is not trusted: {failed.detail}"[:_REASON_LENGTH]
     if failed.is_event:
         return "the engine sent an error event"
     if failed.status:

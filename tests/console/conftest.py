@@ -246,6 +246,8 @@ def pages(fleet: Fleet) -> list[str]:
         "/tenants/acme/edit/",
         "/tenants/acme/members/new/",
         "/tenants/new/",
+        "/staff/",
+        "/staff/new/",
         "/t/acme/",
         "/t/acme/keys/",
         "/t/acme/keys/new/",

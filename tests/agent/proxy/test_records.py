@@ -106,7 +106,7 @@ async def test_a_retry_is_told_with_its_reason(rig: Kept) -> None:
     assert (first.replica, first.outcome, first.next) == (
         "r0",
         "engine_error",
-        "after engine_error",
+        "after engine error",
     )
     assert first.reason == "the engine answered 500"
     assert (second.replica, second.outcome, second.route) == ("r1", "good", "retry")

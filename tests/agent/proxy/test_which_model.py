@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from routing_agent import metrics_page, wire
+from routing_agent.core.sampling import threshold
 from tests.agent.proxy.client import chat
 from tests.agent.proxy.conftest import Rig
 from tests.fakes.engine import Call, Script, completion, obliging
@@ -95,11 +96,17 @@ async def test_a_good_answer_of_the_small_model_is_given(rig):
 
 async def test_a_doubtful_answer_is_replaced_by_the_large_models(rig):
     small = answering("I'm sorry, I can't.", output=9)
+    lives: list[wire.RequestRecord] = []
+    rig.proxy.on_record, rig.proxy.keep_below = lives.append, threshold(1.0)
     await two_models(rig, small, answering("from the large"), **cascade())
     reply = await rig.ask(chat())
     assert reply.json()["choices"][0]["message"]["content"] == "from the large"
     assert reply.headers["x-signalbox-route"] == "cascade"
     assert reply.headers["x-signalbox-model"] == "large"
+    doubted, taken = lives[0].attempts
+    assert (doubted.outcome, taken.outcome) == ("unsure", "good")
+    assert doubted.reason.startswith("its answer is not trusted: ")
+    assert "no first token came" not in [stage.reason for stage in lives[0].stages]
     assert rig.calls == [1, 1]
     (record,) = rig.records
     assert (record.status, record.model, record.output_tokens) == (200, "large", 7)

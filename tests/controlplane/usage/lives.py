@@ -87,7 +87,7 @@ def failure(request_id: str = "req-bad", **given: Any) -> wire.RequestRecord:
                 reason="the engine answered 500", next=following,
             )
             for replica, following in
-            (("rpl-1", "after engine_error"), ("rpl-2", "2 attempts made"))
+            (("rpl-1", "after engine error"), ("rpl-2", "2 attempts made"))
         ),
         "e2e_s": 0.202,
     }  # fmt: skip

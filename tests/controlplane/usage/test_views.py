@@ -89,7 +89,7 @@ def test_a_failed_request_shows_its_retries_and_why_there_are_no_candidates():
     text = page("/requests/req-bad/")
     for words in (
         "the engine answered 500",
-        "after engine_error",
+        "after engine error",
         "2 attempts made",
         "pause before attempt 2",
         "sampled and retried requests only",
