@@ -146,16 +146,10 @@ def amount(value: float, unit: str) -> str:
     if unit == "s":
         return f"{value * 1000:.0f} ms" if value < 1 else f"{amounts.three(value)} s"
     if unit == "ratio":
-        return _percent(value * 100)
+        return amounts.percent(value)
     if unit == "x":
         return f"{value:.3g}x" if value < 1000 else f"{value:.0f}x"
     return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
-
-
-def _percent(scaled: float) -> str:
-    if 0 < scaled < 0.01:
-        return "< 0.01 %"
-    return f"{scaled:.3g} %" if scaled < 100 else f"{scaled:.0f} %"
 
 
 # -- silences --------------------------------------------------------------------------------------

@@ -12,6 +12,14 @@ def three(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
+def percent(ratio: float) -> str:
+    """Show a ratio with three significant digits: `63 %`, `0.42 %`, `99.9 %`, `123 %`."""
+    scaled = ratio * 100
+    if 0 < scaled < 0.01:
+        return "< 0.01 %"
+    return f"{scaled:.3g} %" if scaled < 100 else f"{scaled:.0f} %"
+
+
 def size(value: float) -> str:
     """Show bytes: `41.2 GiB`."""
     number, unit = float(value), 0

@@ -22,7 +22,7 @@ def _few_requests(seen: Evidence) -> Step:
     if running is None or not seen.ready:
         return unknown("few-requests", title, running, was, "running", "no engine tells its load")
     each = running / seen.ready
-    use = "" if seen.utilization is None else f", GPUs at {seen.utilization:.0%}"
+    use = "" if seen.utilization is None else f", GPUs at {seen.utilization * 100:.0f} %"
     return Step(
         name="few-requests",
         title=title,
@@ -105,7 +105,7 @@ def _lengths(seen: Evidence) -> Step:
 
 def _kv_dtype(seen: Evidence) -> Step:
     is_wide = seen.kv_dtype in {"bf16", "fp16", "fp32"}
-    usage = "—" if seen.kv_usage_max is None else f"{seen.kv_usage_max:.0%}"
+    usage = "—" if seen.kv_usage_max is None else f"{seen.kv_usage_max * 100:.0f} %"
     return Step(
         name="kv-dtype",
         title="KV quantisation",

@@ -78,5 +78,5 @@ def _plain(value: float | None, unit: str) -> str:
     if value is None:
         return "—"
     if unit == "%":
-        return f"{value:.0%}"
+        return f"{value * 100:.0f} %"
     return f"{value * 1000:.1f} ms" if unit == "s" else f"{three(value)} {unit}".strip()

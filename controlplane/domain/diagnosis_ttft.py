@@ -118,11 +118,12 @@ def _hit_rate(seen: Evidence) -> Step:
     return Step(
         name="hit-rate",
         title=title,
-        now=f"{now:.0%}",
-        before=f"{before:.0%}",
+        now=f"{now * 100:.0f} %",
+        before=f"{before * 100:.0f} %",
         verdict="yes" if fell else "no",
         reason="The share of prompt tokens that engines had in their caches.",
-        cause=f"The caches are colder: {now:.0%} of prompt tokens hit, {before:.0%} before, so"
+        cause=f"The caches are colder: {now * 100:.0f} % of prompt tokens hit,"
+        f" {before * 100:.0f} % before, so"
         " more has to be computed before each first token.",
         remedy="Look for replicas that restarted, a new system prompt, or clients that lost their"
         " session id.",

@@ -214,15 +214,16 @@ def _down(
     assert usage is not None  # noqa: S101 - else there was a reason not to go down
     target = _fewest(policy, counts, usage, demand)
     if target >= current:
-        return _verdict(current, "keep", f"within targets: utilisation {usage:.0%}")
+        return _verdict(current, "keep", f"within targets: utilisation {usage * 100:.0f} %")
     since = past.below_since or now
     down_at = since + timedelta(seconds=policy.scale_down_after_s)
-    said = f"utilisation {usage:.0%}, below {policy.utilisation_low:.0%} since {since:%H:%M:%S}"
+    low = f"{policy.utilisation_low * 100:.0f} %"
+    said = f"utilisation {usage * 100:.0f} %, below {low} since {since:%H:%M:%S}"
     if now < down_at:
         reason = f"{said}: {target} would do, taken away from {down_at:%H:%M:%S} on"
         waiting = _verdict(current, "keep", reason, raw=target, limit="scale-down delay")
         return replace(waiting, below_since=since)
-    reason = f"{said}: {target} are enough"
+    reason = f"{said}: {target} {'is' if target == 1 else 'are'} enough"
     return _verdict(target, "down", reason, raw=target)
 
 
@@ -258,7 +259,7 @@ def _why_not_down(policy: Policy, counts: Counts, members: Sequence[Member], dem
         return f"within targets, but P95 queue wait is {wait_s * 1000:.0f} ms"
     usage = utilisation(members)
     if usage is None or usage >= policy.utilisation_low:  # None: no replica is ready
-        return f"within targets: utilisation {usage or 0.0:.0%}"
+        return f"within targets: utilisation {(usage or 0.0) * 100:.0f} %"
     return ""
 
 
@@ -291,7 +292,8 @@ def signals_of(policy: Policy, members: Sequence[Member], demand: Demand) -> tup
         ),
         Signal(
             name="utilisation", unit="ratio", value=utilisation(members), age_s=oldest_s,
-            note=f"band {policy.utilisation_low:.0%} to {policy.utilisation_high:.0%}",
+            note=f"band {policy.utilisation_low * 100:.0f} % to"
+            f" {policy.utilisation_high * 100:.0f} %",
         ),
         Signal(
             name="queue length",

@@ -128,7 +128,7 @@ class Signal:
         value = value or 0.0
         if self.unit == "requests":
             return f"{value:.3g}"
-        return f"{value:.0%}" if self.unit == "ratio" else f"{value:.2f} s"
+        return f"{value * 100:.0f} %" if self.unit == "ratio" else f"{value:.2f} s"
 
 
 def queue_wait_s(demand: Demand) -> float | None:

@@ -9,12 +9,14 @@ pool) are no part of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Final
 
 from controlplane.domain import latency
+from controlplane.domain.amounts import percent
 from controlplane.domain.rollups import Figures
 
 WARN_SHARE: Final = 0.5  # over half the budget spent asks for action
@@ -155,7 +157,7 @@ def budget(objectives: Objectives, spent: Tally, *, now: datetime) -> Budget:
 def _judged(total: float, minutes: float, covered_s: float) -> tuple[str, str]:
     if not covered_s:
         return "no-data", "Nothing was reported this month: nothing is known to be spent."
-    said = f"{minutes:.1f} of {total:.1f} minutes are spent ({minutes / total:.0%})"
+    said = f"{minutes:.1f} of {total:.1f} minutes are spent ({percent(minutes / total)})"
     if minutes >= FREEZE_SHARE * total:
         return "exhausted", f"{said}: risky changes are frozen until the month ends."
     if minutes >= WARN_SHARE * total:
@@ -180,9 +182,11 @@ def _availability(objectives: Objectives, spent: Tally, month: Budget) -> Standi
     promised = objectives.availability_ratio
     reason = "Nothing was reported this month."
     if achieved is not None:
-        reason = f"{achieved:.3%} of the time so far, promised {promised:.3%} of the month."
+        reason = (
+            f"{_nines(achieved)} of the time so far; {_nines(promised)} of the month is promised."
+        )
         if month.state != "exhausted" and achieved < EARLY_AVAILABILITY_RATIO:
-            reason += f" Below {EARLY_AVAILABILITY_RATIO:.2%}: an early warning."
+            reason += f" Below {_nines(EARLY_AVAILABILITY_RATIO)}: an early warning."
     return Standing(
         name="availability",
         title="Availability",
@@ -193,12 +197,17 @@ def _availability(objectives: Objectives, spent: Tally, month: Budget) -> Standi
     )
 
 
+def _nines(ratio: float) -> str:
+    """Show an availability with as many digits as tell it from 100 %, rounded down."""
+    return f"{math.floor(round(ratio * 1e5, 6)) / 1e3:g} %"
+
+
 def _time(name: str, title: str, limit_s: float, seen: tuple[int, int], allowed: float) -> Standing:
     total, slow = seen
     ratio = slow / total if total else None
     reason = "No request of this month has this figure."
     if ratio is not None:
-        reason = f"{ratio:.2%} of {total} requests were slower; {allowed:.0%} may be."
+        reason = f"{percent(ratio)} of {total} requests were slower; {percent(allowed)} may be."
     return Standing(
         name=name,
         title=title,
@@ -213,7 +222,7 @@ def _errors(objectives: Objectives, spent: Tally) -> Standing:
     ratio = spent.failed / spent.valid if spent.valid else None
     reason = "No request of this month counts."
     if ratio is not None:
-        reason = f"{spent.failed} of {spent.valid} requests failed ({ratio:.2%})."
+        reason = f"{spent.failed} of {spent.valid} requests failed ({percent(ratio)})."
     return Standing(
         name="errors",
         title="Errors",

@@ -59,10 +59,10 @@ def compared(told: Recent) -> tuple[float | None, str]:
     if running is not None and known.running:
         demand = max(demand, running / known.running)
     if demand < DEMAND_LEAST:
-        return None, f"demand is {demand:.0%} of the usual: too little to compare"
+        return None, f"demand is {demand * 100:.0f} % of the usual: too little to compare"
     tokens = now.output_tokens / now.covered_s
     share = tokens / known.output_tokens_per_s / min(1.0, demand)
     return share, (
         f"{tokens:.0f} tokens a second; {known.output_tokens_per_s:.0f} are usual at this hour"
-        f" (median of {known.days} days), at {demand:.0%} of the usual demand."
+        f" (median of {known.days} days), at {demand * 100:.0f} % of the usual demand."
     )

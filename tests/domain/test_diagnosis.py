@@ -115,7 +115,7 @@ def test_a_queue_behind_more_requests_names_them():
 def test_colder_caches_are_named(queue):
     found = diagnose("ttft", evidence(cached_tokens=300 * 80, **queue))
     assert found.cause_step == "hit-rate"
-    assert "10% of prompt tokens hit, 62% before" in found.cause
+    assert "10 % of prompt tokens hit, 62 % before" in found.cause
 
 
 def test_a_hit_rate_that_moves_by_a_few_points_is_no_cause():
@@ -139,7 +139,7 @@ def test_without_a_baseline_the_present_is_still_shown():
     assert (inputs.now, inputs.before, inputs.verdict) == ("800 tokens", "—", "no data")
     assert "Not known before" in inputs.reason
     shown = {s.name: s.now for s in found.steps}
-    assert (shown["queue"], shown["hit-rate"]) == ("0.01 waiting", "62%")
+    assert (shown["queue"], shown["hit-rate"]) == ("0.01 waiting", "62 %")
     assert shown["speed"].endswith(" ms")
 
 
@@ -167,7 +167,7 @@ def test_low_use_is_too_few_requests_or_bound_by_decoding():
     assert few.cause_step == "few-requests"
     assert "Fewer replicas" in few.remedy
     told = diagnose("gpu-low", replace(evidence(running_s=300), utilization=0.22))
-    assert told.steps[0].now == "1.0 running on 3 replicas, GPUs at 22%"
+    assert told.steps[0].now == "1.0 running on 3 replicas, GPUs at 22 %"
     bound = diagnose("gpu-low", evidence(output_tokens=300 * 400))
     assert bound.cause_step == "decode-bound"
     assert "no fault" in bound.cause

@@ -77,7 +77,7 @@ def test_a_pool_whose_requests_wait_too_long_doubles_at_once_and_says_why():
 def test_full_kv_caches_ask_for_what_brings_them_to_the_limit():
     found = verdict(pool(4, kv=0.95))
     assert (found.wanted, found.code) == (5, "up")
-    assert found.reason == "KV usage 95% over 85%"
+    assert found.reason == "KV usage 95 % over 85 %"
 
 
 def test_many_who_wait_are_a_signal_of_their_own():
@@ -113,7 +113,7 @@ def test_engines_without_a_gauge_of_their_cache_go_by_waits_and_batches():
     since = NOW - timedelta(seconds=301)
     assert verdict(quiet, past=Past(below_since=since)).code == "down"
     full = [replace(m, figures=replace(m.figures, running=4)) for m in quiet]
-    assert "utilisation 100%" in verdict(full).reason
+    assert "utilisation 100 %" in verdict(full).reason
 
 
 def test_replicas_on_their_way_count_as_capacity():
@@ -212,12 +212,12 @@ def test_a_calm_pool_waits_its_time_then_goes_down_within_the_band():
     assert (first.wanted, first.below_since, first.limit) == (4, NOW, "scale-down delay")
     later = verdict(pool(4, kv=0.4), past=Past(below_since=FIVE_MINUTES_AGO))
     assert (later.wanted, later.code) == (2, "down")
-    assert later.reason == "utilisation 40%, below 70% since 11:55:00: 2 are enough"
+    assert later.reason == "utilisation 40 %, below 70 % since 11:55:00: 2 are enough"
 
 
 def test_a_pool_within_its_band_stays():
-    assert verdict(pool(4, kv=0.75)).reason == "within targets: utilisation 75%"
-    assert verdict(pool(4, kv=0.69)).reason == "within targets: utilisation 69%"
+    assert verdict(pool(4, kv=0.75)).reason == "within targets: utilisation 75 %"
+    assert verdict(pool(4, kv=0.69)).reason == "within targets: utilisation 69 %"
 
 
 def test_full_batches_count_as_used_where_an_engine_tells_them():

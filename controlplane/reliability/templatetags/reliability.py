@@ -5,6 +5,7 @@ from __future__ import annotations
 from django import template
 
 from controlplane.console import quantities
+from controlplane.domain.alerts import amount
 from controlplane.domain.slos import Standing
 
 register = template.Library()
@@ -13,7 +14,7 @@ register = template.Library()
 @register.filter
 def times(value: float | None) -> str:
     """Show how many times faster than allowed: `14.4x`, `—` without data."""
-    return quantities.NONE if value is None else f"{value:.1f}x"
+    return quantities.NONE if value is None else amount(value, "x")
 
 
 @register.filter

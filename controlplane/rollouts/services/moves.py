@@ -195,7 +195,7 @@ def pass_freeze(name: str, frozen: str, *, actor: Actor, reason: str, override: 
     """Refuse a step that a spent error budget forbids, or note who overrode that and why."""
     if not override:
         raise Conflict(
-            f"The error budget forbids a further step: {frozen}. Wait, or override it with a"
+            f"The error budget forbids a further step: {frozen.rstrip('.')}. Wait, or override it with a"
             " reason.",
             code="budget_spent",
         )

@@ -60,7 +60,7 @@ def test_an_operator_uploads_for_a_tenant_and_sees_how_far_it_is():
     client = signed_in()
     assert "rank 64 at most" in text(client.get("/adapters/upload/"))
     adapter = uploaded(client)
-    assert "no replica of its model" in text(client.get("/adapters/"))
+    assert "their agents are about to be told" in text(client.get("/adapters/"))
     reconcile_adapters()
     page = text(client.get(f"/adapters/{adapter.public_id}/"))
     assert "0 of 1 replicas" in page

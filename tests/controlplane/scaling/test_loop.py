@@ -241,7 +241,7 @@ class TestSignals:
         fleet.policy(min_replicas=0, max_replicas=8)
         make_replica(fleet.pool, executor="agent", starts=1, engine="llamacpp")
         fleet.figures |= {"kv_usage": None, "engine_running": 4, "engine_max_running": 4}
-        assert fleet.tick().reason == "within targets: utilisation 100%"
+        assert fleet.tick().reason == "within targets: utilisation 100 %"
         fleet.figures["engine_max_running"] = None
         held = fleet.tick()
         assert (held.code, held.is_alarm) == ("hold", True)
@@ -293,7 +293,7 @@ class TestDown:
         decision = fleet.tick()
         draining.refresh_from_db()
         assert (decision.code, draining.state) == ("up", State.READY)
-        assert draining.state_reason.startswith("load returned: KV usage 99%")
+        assert draining.state_reason.startswith("load returned: KV usage 99 %")
         assert len(fleet.replicas()) == 3  # nothing had to be started
 
     def test_an_operators_drain_is_neither_called_off_nor_replaced(self, fleet):
@@ -438,7 +438,7 @@ class TestSpares:
         fleet.tick()
         spare.refresh_from_db()
         assert (spare.state, spare.is_spare) == (State.READY, False)
-        assert spare.state_reason.startswith("a warm spare, promoted: KV usage 99%")
+        assert spare.state_reason.startswith("a warm spare, promoted: KV usage 99 %")
 
 
 class TestLostNode:
