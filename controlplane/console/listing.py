@@ -53,7 +53,9 @@ class Listing(Page):
         return chosen.qs, chosen
 
     def _is_filtered(self, chosen: Any) -> bool:
-        return chosen is not None and any(self.request.GET.get(f) for f in chosen.filters)
+        return chosen is not None and any(
+            self.request.GET.get(f, "") not in {"", "unknown"} for f in chosen.filters
+        )
 
     def _csv(self) -> HttpResponse:
         found, _ = self._filtered()

@@ -85,7 +85,9 @@ def figure(value: float | None, unit: str) -> str:
         return percent(value)
     if unit == "bytes":
         return size(value)
-    return NONE if value is None else f"{count(value)} {unit}"
+    if value is None:
+        return NONE
+    return f"{count(value)} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def given(value: float | str, unit: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from controlplane.domain.amounts import counted
 from controlplane.domain.placement import LeftOut
 from routing_agent.wire import AdapterStage
 
@@ -55,7 +56,7 @@ def progress(
     loaded = [told for told in on if told.stage == "loaded" and not told.is_stale]
     if is_deleted:
         code: str = "deleting"
-        said = f"still on {len(on)} replicas" if on else "no replica holds it any more"
+        said = f"still on {counted(len(on), 'replicas')}" if on else "no replica holds it any more"
     elif not on and planned:
         code, said = "loading", f"0 of {planned} replicas; their agents are about to be told"
     elif not on:

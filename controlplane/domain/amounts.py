@@ -31,3 +31,8 @@ def size(value: float) -> str:
 def grouped(value: float) -> str:
     """Show a whole number in groups of three digits: `7 615 616 512`."""
     return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def counted(number: float, noun: str) -> str:
+    """Show a number of things whose word is given in the plural: `1 replica`, `2 replicas`."""
+    return f"{number:g} {noun.removesuffix('s') if number == 1 else noun}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from controlplane.domain.amounts import counted
 from controlplane.domain.replica_states import State
 from controlplane.domain.scaling_inputs import (
     Demand,
@@ -124,10 +125,10 @@ def _at_bounds(policy: Policy, counts: Counts) -> Verdict | None:
     current = counts.current
     if current < policy.min_replicas:
         lost = f", {counts.lost} lost with their nodes" if counts.lost else ""
-        reason = f"{current} replicas{lost}: below the least, {policy.min_replicas}"
+        reason = f"{counted(current, 'replicas')}{lost}: below the least, {policy.min_replicas}"
         return _verdict(policy.min_replicas, "bounds", reason, raw=current)
     if current > policy.max_replicas:
-        reason = f"{current} replicas: above the most, {policy.max_replicas}"
+        reason = f"{counted(current, 'replicas')}: above the most, {policy.max_replicas}"
         return _verdict(policy.max_replicas, "bounds", reason, raw=current)
     return None
 

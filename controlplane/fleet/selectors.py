@@ -45,6 +45,11 @@ def pools_overview() -> QuerySet[Pool]:
     )
 
 
+def pool_names() -> list[str]:
+    """Give the names of all pools."""
+    return list(Pool.objects.values_list("slug", flat=True))
+
+
 def pool(slug: str) -> Pool:
     """Give one pool with the same additions, or raise NotFound."""
     found = pools_overview().filter(slug=slug).first()

@@ -63,13 +63,14 @@ def look() -> Plane:
 
 def problems(pools: list[Pool], reports: Reports | NoData, plane: Plane) -> list[Problem]:
     """Give everything that needs a person, the worst first."""
+    of_pools = pool_problems(pools)
     found = [
-        *pool_problems(pools),
+        *of_pools,
         *replica_problems(),
         *agent_problems(plane, reports),
         *publication_problems(plane.publication),
         *machinery_problems(plane.loops, reports),
-        *alert_problems(plane.firing.loud),
+        *alert_problems(plane.firing.loud, {p.target[1] for p in of_pools}),
         *rollout_problems(),
         *scaling_problems(),
     ]
@@ -159,9 +160,9 @@ def _agent_problem(
     return None
 
 
-def alert_problems(firing: list[Alert]) -> list[Problem]:
+def alert_problems(firing: list[Alert], pools: set[str]) -> list[Problem]:
     """Give the alerts that fire, but for those that have a line of their own here already."""
-    return [_alert_problem(a) for a in reliability.own_lines(firing)]
+    return [_alert_problem(a) for a in reliability.own_lines(firing, pools)]
 
 
 def _alert_problem(alert: Alert) -> Problem:

@@ -15,9 +15,11 @@ from typing import Any
 
 import msgspec
 
+from controlplane.domain import amounts
 from controlplane.telemetry.snapshots import SeriesSet, Window
 
 MARKS_AT_MOST = 60
+BYTE_MARKS = 5  # on an axis of bytes, at most
 TOLD_AT_MOST = 3  # of what one mark stands for
 
 # Style: (colour on light, dash, width). Shape tells what colour alone must not.
@@ -97,7 +99,7 @@ def _trace(name: str, position: int, times: list[str], data: SeriesSet) -> dict[
         "y": values,
         "connectgaps": False,
         "line": {"color": colour, "dash": dash, "width": width, "shape": "linear"},
-        "hovertemplate": f"%{{y:{hover_format(data.unit)}}}<extra>{text(name)}</extra>",
+        **_hover(values, data.unit, text(name)),
     }
 
 
@@ -185,9 +187,18 @@ def _value_axis(data: SeriesSet) -> dict[str, Any]:
     if data.unit.startswith(("requests", "a minute")):
         return axis | {"tickformat": "~g"}
     if data.unit == "bytes":
-        return axis | {"tickformat": "~s", "ticksuffix": "B"}
+        return axis | binary_ticks(_peak(data))
     # Below one, SI prefixes would write half a token as 500m.
     return axis | {"tickformat": "~g" if _peak(data) < 2 else "~s"}
+
+
+def binary_ticks(highest: float) -> dict[str, Any]:
+    """Give an axis of bytes its marks at round numbers of KiB, MiB or GiB, as cells say it."""
+    step = 1.0
+    while highest / step > BYTE_MARKS:
+        step *= 2
+    values = [step * i for i in range(math.ceil(highest / step) + 1)]
+    return {"tickvals": values, "ticktext": [amounts.size(v) for v in values]}
 
 
 def _target_line(target: Target) -> dict[str, Any]:
@@ -245,9 +256,13 @@ def iso(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def hover_format(unit: str) -> str:
-    """Give the number format of the hover text: three significant digits."""
-    return {"ratio": ".1%", "s": ".3~s", "bytes": ".3~s"}.get(unit, ".3~g")
+def _hover(values: Sequence[float | None], unit: str, name: str) -> dict[str, Any]:
+    """Give the hover text, three significant digits: of bytes in binary units, as cells say it."""
+    if unit == "bytes":
+        told = ["" if v is None else amounts.size(v) for v in values]
+        return {"text": told, "hovertemplate": f"%{{text}}<extra>{name}</extra>"}
+    shown = {"ratio": "%{y:.1%}", "s": "%{y:.3~s}s"}.get(unit, "%{y:.3~g}")
+    return {"hovertemplate": f"{shown}<extra>{name}</extra>"}
 
 
 def encode(payload: Mapping[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ import structlog
 from django.db import models, transaction
 
 from controlplane.domain import rollups
+from controlplane.domain.amounts import counted
 from controlplane.domain.rollups import Figures
 from controlplane.telemetry import history, recent, rolling, topology
 from controlplane.telemetry.models import MemberRollUp, RollUp, RollUpState, Step
@@ -53,7 +54,7 @@ def roll_up(now: float) -> str:
         if time.monotonic() > deadline:
             break
     hours = close_hours(history.moment(now))
-    return f"{written} of {len(due)} minutes and {hours} hours rolled up"
+    return f"{written} of {counted(len(due), 'minutes')} and {counted(hours, 'hours')} rolled up"
 
 
 @transaction.atomic

@@ -52,7 +52,7 @@ def test_an_adapter_whose_agents_were_not_told_yet_is_about_to_be_loaded():
 
 
 def test_a_deleted_adapter_says_where_it_still_is():
-    assert progress([on("a")], is_deleted=True).said == "still on 1 replicas"
+    assert progress([on("a")], is_deleted=True).said == "still on 1 replica"
     assert progress([], is_deleted=True).code == "deleting"
 
 

@@ -21,6 +21,7 @@ from controlplane.catalog import services as catalog
 from controlplane.catalog import uploads
 from controlplane.catalog.models import AdapterVersion
 from controlplane.catalog.selectors import live_adapter_versions
+from controlplane.domain.amounts import counted
 from controlplane.domain.placement import Holding, Plan, take_over
 from controlplane.domain.replica_states import State
 from controlplane.fleet import selectors
@@ -55,7 +56,7 @@ def reconcile_adapters() -> str:
     switched = _switch()
     forgotten = _forget(observed)
     if not (placed or switched or forgotten):
-        return f"nothing to do, {len(observed.states)} replicas heard"
+        return f"nothing to do, {counted(len(observed.states), 'replicas')} heard"
     return f"{placed} placements changed, {switched} versions switched, {forgotten} forgotten"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -110,12 +110,22 @@ def firing() -> Firing:
     return Firing(loud=[a for a in found if a not in quiet], silenced=quiet)
 
 
-def own_lines(found: Iterable[Alert]) -> list[Alert]:
+def own_lines(found: Iterable[Alert], told: Container[str] = ()) -> list[Alert]:
     """Leave out what the overview says otherwise.
 
     That is what it has words of its own for (replicas, agents, loops that are out), and milder
-    alerts of a subject while the graver of the same kind fires.
+    alerts of a subject while the graver of the same kind fires. A pool that only loads has no
+    words of its own there: it gets a line once its alert fires.
+
+    Args:
+        told: the pools that have a line.
     """
-    lines = [a for a in found if a.rule not in BY_NAME or BY_NAME[a.rule].own_line]
+    lines = [
+        a
+        for a in found
+        if a.rule not in BY_NAME
+        or BY_NAME[a.rule].own_line
+        or (a.rule == "pool-down" and a.subject not in told)
+    ]
     fires = {(a.rule, a.subject) for a in lines}
     return [a for a in lines if (GRAVER.get(a.rule, ""), a.subject) not in fires]

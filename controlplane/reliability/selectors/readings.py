@@ -9,6 +9,7 @@ from typing import Final
 
 from controlplane.domain import latency, rollups
 from controlplane.domain.alerts import Reading
+from controlplane.domain.amounts import counted
 from controlplane.domain.replica_states import State
 from controlplane.domain.rollups import Figures
 from controlplane.domain.throughput import Recent, compared
@@ -108,7 +109,9 @@ def _percentile(seen: Seen, pool: Pool, metric: str, promised_s: float) -> Readi
     histogram = getattr(figures, metric)
     samples = latency.sample_count(histogram)
     if samples < SAMPLES_LEAST:
-        return _none(pool, f"{samples} requests in two minutes are too few for a percentile")
+        return _none(
+            pool, f"{counted(samples, 'requests')} in two minutes: too few for a percentile"
+        )
     return Reading(
         subject=pool.slug,
         pool=pool.slug,
@@ -123,7 +126,9 @@ def _errors(seen: Seen, pool: Pool) -> Reading:
     if isinstance(figures, str):
         return _none(pool, figures)
     if figures.requests < SAMPLES_LEAST:
-        return _none(pool, f"{figures.requests} requests in two minutes are too few for a share")
+        return _none(
+            pool, f"{counted(figures.requests, 'requests')} in two minutes: too few for a share"
+        )
     return Reading(
         subject=pool.slug,
         pool=pool.slug,
@@ -224,17 +229,22 @@ def _pool_down(seen: Seen, pool: Pool) -> Reading | None:
     )
 
 
+def _spelt(window: str) -> str:
+    """Say a window in words: `5m` → `5 m`."""
+    return f"{window[:-1]} {window[-1]}"
+
+
 def _burn(long: str, short: str) -> Callable[[Seen, Pool], Reading]:
     def read(seen: Seen, pool: Pool) -> Reading:
         rates = seen.promises[pool.slug].burn_rates
         a, b = rates[long], rates[short]
         if a is None or b is None:
-            return _none(pool, f"nothing was reported in the last {short}")
+            return _none(pool, f"nothing was reported in the last {_spelt(short)}")
         return Reading(
             subject=pool.slug,
             pool=pool.slug,
             value=min(a, b),  # both have to be over: the short one ends the alarm soon
-            text=f"{a:.1f}x over {long}, {b:.1f}x over {short}.",
+            text=f"{a:.1f}x over {_spelt(long)}, {b:.1f}x over {_spelt(short)}.",
             age_s=_booked_age_s(seen, pool),
         )
 

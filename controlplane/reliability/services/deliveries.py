@@ -10,6 +10,7 @@ import structlog
 from django.utils import timezone
 
 from controlplane.domain.alerts import next_try_s
+from controlplane.domain.amounts import counted
 from controlplane.reliability import outbound
 from controlplane.reliability.models import WebhookDelivery
 
@@ -34,7 +35,7 @@ def deliver_messages() -> str:
         else:
             failed += 1
     WebhookDelivery.objects.filter(created_at__lt=timezone.now() - KEPT).delete()
-    return f"{arrived} messages delivered, {failed} attempts failed"
+    return f"{counted(arrived, 'messages')} delivered, {counted(failed, 'attempts')} failed"
 
 
 def _claim(row: WebhookDelivery) -> bool:

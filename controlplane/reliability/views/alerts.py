@@ -10,17 +10,18 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
+from controlplane.audit.asking import Asking
 from controlplane.audit.services import Actor
 from controlplane.console import actions
 from controlplane.console.mixins import Action, Page, back_to, in_dialog, requested
 from controlplane.domain.alert_rules import BY_NAME, Rule, outranked
 from controlplane.domain.alerts import State, amount, silence_of
+from controlplane.fleet import selectors as fleet
 from controlplane.reliability import selectors, services
 from controlplane.reliability.forms import SilenceForm, WebhookForm
 from controlplane.reliability.models import Alert
 from controlplane.reliability.outbound import origin
 from controlplane.reliability.selectors.alerts import LATE
-from controlplane.reliability.views.asking import Asking, pool_names
 
 OVER_SHOWN = 20
 DELIVERIES_SHOWN = 15
@@ -126,7 +127,7 @@ class SilenceCreate(Asking):
     def form(self, data: Any, **address: Any) -> SilenceForm:
         """Give the form, with what was asked for."""
         asked = {name: self.request.GET.get(name, "") for name in ("rule", "pool")}
-        return SilenceForm(data, pools=pool_names(), initial=asked)
+        return SilenceForm(data, pools=fleet.pool_names(), initial=asked)
 
     def change(self, form: SilenceForm, who: dict[str, Any], **address: Any) -> str:
         """Make it."""
@@ -162,7 +163,7 @@ class WebhookCreate(Asking):
 
     def form(self, data: Any, **address: Any) -> WebhookForm:
         """Give the form."""
-        return WebhookForm(data, pools=pool_names())
+        return WebhookForm(data, pools=fleet.pool_names())
 
     def post(self, request: HttpRequest, **address: Any) -> HttpResponse:
         """Make it, and show its secret this once."""

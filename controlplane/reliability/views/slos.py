@@ -9,12 +9,13 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 
+from controlplane.audit.asking import Asking
 from controlplane.audit.services import Actor
 from controlplane.console import actions
 from controlplane.console.mixins import Action, Page, back_to, requested
+from controlplane.fleet import selectors as fleet
 from controlplane.reliability import selectors, services
 from controlplane.reliability.forms import SloForm, WindowForm
-from controlplane.reliability.views.asking import Asking, pool_names
 
 WINDOWS_SHOWN = timedelta(days=31)
 
@@ -47,12 +48,15 @@ class SloEdit(Asking):
     """Change what a pool promises."""
 
     nav_name = "slos"
-    title = "Change what this pool promises"
     explained = (
         "Alerts and the error budget go by it from now on. Minutes that are booked stay as they"
         " were judged then; the size of the month's budget changes at once."
     )
     button = "Change promises"
+
+    def title_for(self, **address: Any) -> str:
+        """Name the pool."""
+        return f"Change what pool {address['slug']} promises"
 
     def form(self, data: Any, **address: Any) -> SloForm:
         """Give the form as the pool is now."""
@@ -83,7 +87,7 @@ class WindowOpen(Asking):
     def form(self, data: Any, **address: Any) -> WindowForm:
         """Give the form."""
         pool = {"pool": self.request.GET.get("pool", "")}
-        return WindowForm(data, pools=pool_names(), initial=pool)
+        return WindowForm(data, pools=fleet.pool_names(), initial=pool)
 
     def change(self, form: WindowForm, who: dict[str, Any], **address: Any) -> str:
         """Declare it."""

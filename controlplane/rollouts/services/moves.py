@@ -195,8 +195,8 @@ def pass_freeze(name: str, frozen: str, *, actor: Actor, reason: str, override: 
     """Refuse a step that a spent error budget forbids, or note who overrode that and why."""
     if not override:
         raise Conflict(
-            f"The error budget forbids a further step: {frozen.rstrip('.')}. Wait, or override it with a"
-            " reason.",
+            f"The error budget forbids a further step: {frozen.rstrip('.')}. Wait, or"
+            " override it with a reason.",
             code="budget_spent",
         )
     record(

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.text import Truncator
 
 from controlplane.audit.services import Actor, record
+from controlplane.domain.amounts import counted
 from controlplane.domain.deliveries import is_due
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.happenings import LOOP_RESUMED
@@ -126,8 +127,8 @@ def _reconcile() -> str:
         reports = [_sighting(replica.public_id, *witness) for witness in witnesses]
         moved += _move_as_far_as_known(replica, reports, now)
         _note_engine_version(replica, reports)
-    heard = f"{len(witnesses)} agents heard"
-    return f"{moved} replicas moved on, {heard}" if moved else f"nothing to do, {heard}"
+    heard = counted(len(witnesses), "agents") + " heard"
+    return f"{counted(moved, 'replicas')} moved on, {heard}" if moved else f"nothing to do, {heard}"
 
 
 _Witness = tuple[str, int, dict[str, wire.ReplicaReport]]  # agent, covered revision, its reports

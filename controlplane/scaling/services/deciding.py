@@ -13,6 +13,7 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from controlplane.audit.services import Actor
+from controlplane.domain.amounts import counted
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.replica_placement import Placed, place
 from controlplane.domain.replica_states import Event
@@ -49,7 +50,7 @@ def decide_all(now: datetime) -> str:
     said = selectors.heard()
     done = [_decide_alone(row, said, now) for row in list(selectors.policies())]
     changed = [d for d in done if d is not None and d.code in ("up", "down", "bounds")]
-    return f"{len(done)} pools looked at, {len(changed)} changed"
+    return f"{counted(len(done), 'pools')} looked at, {len(changed)} changed"
 
 
 def _decide_alone(row: ScalingPolicy, said: Heard, now: datetime) -> ScalingDecision | None:

@@ -16,6 +16,7 @@ import structlog
 from django.db.models import Q
 
 from controlplane.audit.services import Actor
+from controlplane.domain.amounts import counted
 from controlplane.domain.engine_runs import (
     RunView,
     Step,
@@ -57,7 +58,7 @@ def execute_all(now: datetime) -> str:
     steps = sum(_take(row, engines.get(row.public_id), post, now) for row in rows)
     stopped = _stop_orphans(said, current, post, now)
     _measure(rows)
-    return f"{len(rows)} engines looked at, {steps + stopped} steps"
+    return f"{counted(len(rows), 'engines')} looked at, {counted(steps + stopped, 'steps')}"
 
 
 def _ago(now: datetime, seconds: float) -> datetime:

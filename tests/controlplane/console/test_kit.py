@@ -11,6 +11,7 @@ from controlplane.console.listing import attribute, safe
 from controlplane.console.mixins import digest, includes
 from controlplane.console.templatetags.console import change_words, chip, in_billions
 from controlplane.console.widgets import Number
+from controlplane.domain import amounts
 from controlplane.telemetry.cache import FlightCache
 
 
@@ -24,6 +25,8 @@ from controlplane.telemetry.cache import FlightCache
         (1.236, "1.24 s"),
         (30, "30 s"),
         (200, "3 m 20 s"),
+        (60, "1 m"),
+        (3600, "1 h"),
         (7500, "2 h 5 m"),
         (200_000, "2 d 7 h"),
     ],
@@ -45,6 +48,12 @@ def test_durations_read_with_three_digits(value, text):
 )
 def test_ratios_read_as_percent(value, text):
     assert quantities.percent(value) == text
+
+
+def test_one_thing_is_not_told_in_the_plural():
+    told = [amounts.counted(n, "replicas") for n in (0, 1, 2)]
+    assert told == ["0 replicas", "1 replica", "2 replicas"]
+    assert quantities.figure(1.0, "pools") == "1 pool"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +121,8 @@ class Event:
         ({"a": 1}, None, "removed"),
         ([1], [2], "changed"),
         ({"a": 1}, {"a": 2}, "a: 1 → 2"),
+        ({"a": None}, {"a": "ü"}, "a: none → ü"),
+        ({"a": True}, {"a": False}, "a: on → off"),
         ({"a": 1, "b": 1}, {"a": 2, "b": 2}, "a, b"),
         ({"a": 1}, {"a": 1}, "no difference"),
     ],

@@ -71,6 +71,19 @@ def test_a_pool_whose_requests_fail_is_not_called_healthy_and_milder_alerts_say_
     assert "alert" not in signed_in("operator").get("/pools/").content.decode().split("<tbody>")[1]
 
 
+def test_an_alert_of_a_pool_that_only_loads_is_told_and_of_one_that_is_down_only_once():
+    make_replica(make_pool("new"), state=State.LOADING)
+    make_replica(make_pool("sick", model="n"), state=State.EJECTED, state_reason="dead")
+    told = {"rule": "pool-down", "severity": "critical", "state": "firing", "reason": "none ready"}
+    for name in ("new", "sick"):
+        moment = {"since": timezone.now(), "fired_at": timezone.now()}
+        Alert.objects.create(subject=name, pool=name, value=0, threshold=1, **told, **moment)
+    listed = attention(overview())
+    assert "No replica of the pool is ready: new" in listed
+    assert "Pool sick is down" in listed
+    assert "is ready: sick" not in listed
+
+
 def test_a_silent_agent_and_one_behind_are_named():
     make_agent("node-1", live=False)
     make_agent("node-2")

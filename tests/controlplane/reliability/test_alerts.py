@@ -229,7 +229,7 @@ def test_an_exhausted_budget_fires_and_a_fast_burn_too(pool, telling, minute, ju
         services.judge_alerts(now)
         assert states()["budget-exhausted"] == State.FIRING
         assert states()["burn-fast"] == State.FIRING
-        assert "x over 1h" in Alert.objects.get(rule="burn-fast").reason
+        assert "x over 1 h" in Alert.objects.get(rule="burn-fast").reason
 
 
 def test_judging_twice_at_once_makes_one_alert(pool, telling, judge):

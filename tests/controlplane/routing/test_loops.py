@@ -67,11 +67,11 @@ class TestReconcileWithoutReports:
         ready, draining = make_replica(pool), make_replica(pool)
         fleet.drain_replica(replica_id=draining.public_id, **WHY)
         told(fake, draining)
-        assert services.reconcile_replicas() == "nothing to do, 1 agents heard"
+        assert services.reconcile_replicas() == "nothing to do, 1 agent heard"
         Replica.objects.filter(pk=draining.pk).update(
             drain_deadline_at=timezone.now() - timedelta(seconds=1)
         )
-        assert services.reconcile_replicas() == "1 replicas moved on, 1 agents heard"
+        assert services.reconcile_replicas() == "1 replica moved on, 1 agent heard"
         assert (state_of(ready), state_of(draining)) == (State.READY, State.STOPPED)
 
 

@@ -452,7 +452,7 @@ class TestLostNode:
             last_seen_at=timezone.now() - timedelta(minutes=5)
         )
         decision = fleet.tick()
-        assert decision.reason == "1 replicas, 1 lost with their nodes: below the least, 2"
+        assert decision.reason == "1 replica, 1 lost with their nodes: below the least, 2"
         assert {r.node.name for r in fleet.replicas(State.LOADING)} <= {"node-1"}
 
 

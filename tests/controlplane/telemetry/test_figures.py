@@ -123,6 +123,16 @@ def test_many_changes_at_once_are_one_mark_that_tells_of_all():
     assert built["data"][-1]["text"][0] == "epoch 0; epoch 1; epoch 2; and 2 more"
 
 
+def test_an_axis_says_no_milli_tokens_and_bytes_in_binary_units():
+    def axis(unit: str, *values: float):
+        return figure(data(unit, used=list(values)), revision="r")["layout"]["yaxis"]
+
+    assert axis("tokens/s", 0, 0.5, 0)["tickformat"] == "~g"
+    assert axis("tokens/s", 0, 2000, 0)["tickformat"] == "~s"
+    assert axis("bytes", 0, 15e9, 0)["ticktext"] == ["0 B", *(f"{n} GiB" for n in (4, 8, 12, 16))]
+    assert axis("bytes", 0, 0, 0)["tickvals"] == [0.0]
+
+
 @pytest.mark.parametrize("name", ["5m", "1h", "30d"])
 def test_times_read_as_the_window_needs(name):
     axis = figure(replace(data(), window=window(name, 1_800_000_000)), revision="r")["layout"]

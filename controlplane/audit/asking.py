@@ -1,4 +1,4 @@
-"""What the dialogs of this app share: a form, then a service, then back to the page."""
+"""What simple dialogs share: a form that asks why, then a service, then back to the page."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from django.shortcuts import render
 from controlplane.audit.services import Actor
 from controlplane.console.mixins import RoleRequired, back_to, in_dialog, requested
 from controlplane.domain.errors import ProblemError
-from controlplane.fleet.models import Pool
 
 
 class Asking(RoleRequired):
     """Ask for what a change needs, and make it; a refusal is told beside its field."""
 
     required_role = "operator"
-    template: ClassVar[str] = "reliability/ask.html"
+    template: ClassVar[str] = "ask.html"
     nav_name: ClassVar[str] = "alerts"
     title: ClassVar[str] = ""
     explained: ClassVar[str] = ""
     button: ClassVar[str] = ""
     is_danger: ClassVar[bool] = False
+
+    def title_for(self, **address: Any) -> str:
+        """Give the title; by default the same for whatever is changed."""
+        return self.title
 
     def form(self, data: Any, **address: Any) -> forms.Form:
         """Give the form, filled from the request if there is one."""
@@ -63,7 +66,7 @@ class Asking(RoleRequired):
         context = {
             "layout": "dialog.html" if in_dialog(self.request) else "base.html",
             "nav_name": self.nav_name,
-            "title": self.title,
+            "title": self.title_for(**address),
             "explained": self.explained,
             "button": self.button,
             "is_danger": self.is_danger,
@@ -71,8 +74,3 @@ class Asking(RoleRequired):
             "back": self.back(**address),
         }
         return render(self.request, self.template, context)
-
-
-def pool_names() -> list[str]:
-    """Give the names of all pools."""
-    return list(Pool.objects.values_list("slug", flat=True))
