@@ -33,8 +33,8 @@ MODULES = (
     "proxy/outcome", "proxy/prompt", "proxy/request", "proxy/server", "proxy/shadow_copy",
     "proxy/shadows", "proxy/splice", "proxy/stream", "proxy/tracing", "proxy/transcript",
     "proxy/upstream", "proxy/which_model",
-    "workers/counts", "workers/fleet", "workers/gate", "workers/memory", "workers/prefill",
-    "workers/ring",
+    "workers/counts", "workers/fleet", "workers/gate", "workers/line", "workers/memory",
+    "workers/prefill", "workers/replica", "workers/ring",
 )  # fmt: skip
 # Its own, because the project's configuration loads Django.
 CONFIGURATION = """[mypy]

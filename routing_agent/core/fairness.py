@@ -77,6 +77,10 @@ class FairShares:
         if tenant in self._counters:
             self._counters[tenant] += weighted(prompt_tokens, output_tokens) - charged
 
+    def charged_elsewhere(self, tenant: str, amount: float) -> None:
+        """Count what another process charged a tenant, or gave back."""
+        self._counters[tenant] = self.counter(tenant) + amount
+
     def leave(self, tenant: str) -> None:
         """Note that nobody of a tenant waits any more."""
         self._last = tenant

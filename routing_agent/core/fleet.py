@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from routing_agent.core.demand import Demand
 from routing_agent.core.ejection import may_eject
@@ -25,6 +25,7 @@ from routing_agent.core.sessions import Sessions
 from routing_agent.core.shapes import ShapeMemory, TokenRatios
 from routing_agent.core.speed import Speed
 from routing_agent.core.table import Model, Table, compile_table
+from routing_agent.core.waiting import WaitingLine
 from routing_agent.wire import PREFIX_POLICIES, Endpoint, Pool, RoutingTable, Tenant
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ class Siblings(Protocol):
 
     def choose(self, request: RouteRequest, *, now: float, chance: Chance) -> Choice:
         """Choose as `choose` does, by the load of all, and take the place that was found."""
+        ...
+
+    def take_place(self, waiting: int, limit: int) -> bool:
+        """Take one of `limit` places in the queue of all, where `waiting` of this process wait."""
+        ...
+
+    def goes_first(self) -> bool:
+        """Let another process know of room that was made, if who waits there comes first."""
         ...
 
 
@@ -116,6 +125,10 @@ class PoolState:
             replica.prefill.demand = self.demand
             replica.prefill.look_again()
         self.numbered = {r.profile.number: r for r in self.replicas}
+
+    def make_line(self) -> WaitingLine[Any]:
+        """Make the queue of this process."""
+        return WaitingLine(self.shares)
 
     def ring(self) -> Ring:
         """Give the pool's hash ring, over all its replicas whatever their state."""

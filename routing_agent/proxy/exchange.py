@@ -200,7 +200,8 @@ class Exchange(RetriedRequest):
             per_replica=pool.settings.queue_limit_per_replica,
             healthy=max(pool.usable(now), replicas),
         )
-        if len(line) >= limit:
+        waiting, siblings = len(line), pool.siblings
+        if waiting >= limit or (siblings is not None and not siblings.take_place(waiting, limit)):
             wait_s = line.pace.wait_s(len(line), now)
             self._shed(pool, "queue_full", f"its queue of {limit} is full", wait_s)
             return

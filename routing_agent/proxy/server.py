@@ -204,7 +204,7 @@ class Proxy:
         line = self._lines.get(pool)
         if line is None:
             known = self.fleet.pools.get(pool)  # None: it was removed while requests waited
-            line = self._lines[pool] = WaitingLine(None if known is None else known.shares)
+            line = self._lines[pool] = WaitingLine() if known is None else known.make_line()
         return line
 
     def started(self, exchange: RetriedRequest) -> None:
@@ -240,10 +240,18 @@ class Proxy:
 
     def room_made(self, pool: PoolState) -> None:
         """Give the next in a pool's queue its turn."""
+        if pool.siblings is not None and pool.siblings.goes_first():
+            return
         line = self._lines.get(pool.pool.name)
         if line:
             self.is_turn_due = line.is_due = True
             self.loop.call_soon(self._wake, line)
+
+    def wake(self, pool: PoolState) -> None:
+        """Give the next in a pool's queue its turn now: another process has made room."""
+        line = self._lines.get(pool.pool.name)
+        if line:
+            self._wake(line)
 
     def let_waiting_go_first(self) -> None:
         """Give the queues in which room was made their turns, before somebody new comes in."""

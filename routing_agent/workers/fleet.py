@@ -7,7 +7,7 @@ to its cells, and before a choice those of the others are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from routing_agent.core.chance import Chance
 from routing_agent.core.choose import FULL, Choice, choose
@@ -16,19 +16,17 @@ from routing_agent.core.limits import TenantGate
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefill import Placement
 from routing_agent.core.prefix_index import told_places
-from routing_agent.core.replica import DoubtSource, Replica
+from routing_agent.core.replica import Replica
 from routing_agent.core.table import Table
-from routing_agent.wire import Endpoint, Pool, PoolSettings, Tenant
+from routing_agent.core.waiting import WaitingLine
+from routing_agent.wire import Endpoint, Pool, Tenant
 from routing_agent.workers.gate import SharedGate, has_any
+from routing_agent.workers.line import Places, SharedLine, SharedShares
 from routing_agent.workers.memory import (
-    REPLICA_CELLS,
-    REPLICA_LOCKS,
-    REQUESTS,
     SUPERVISOR,
-    TOKENS,
     SharedMemory,
 )
-from routing_agent.workers.prefill import SharedPrefill, WatchedPrefill, WatchedProfile
+from routing_agent.workers.replica import Publish, SharedReplica
 from routing_agent.workers.ring import Placed, Ring
 from routing_agent.workers.slots import Slots, replica_key
 
@@ -39,169 +37,10 @@ LOOK_AGAIN_S: Final = 0.005
 MOST_CHOICES: Final = 4
 
 
-# A replica, what a request told of it, when, whether it was a trial, and whether it may open.
-Publish = Callable[[str, str, float, tuple[bool, bool]], None]
-
-
-class SharedReplica(Replica):
-    """A replica that other processes send requests to as well.
-
-    `inflight_requests` and `inflight_tokens` are everybody's, as of the last `look`.
-    """
-
-    __slots__ = (
-        "_claimed",
-        "_ints",
-        "_memory",
-        "_own",
-        "_row",
-        "_row_end",
-        "own_requests",
-        "own_tokens",
-        "publish",
-        "slot",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        pool: str,
-        settings: PoolSettings,
-        memory: SharedMemory,
-        place: tuple[int, int],
-    ) -> None:
-        super().__init__(endpoint, pool=pool, settings=settings)
-        self.slot, worker = place
-        self._memory = memory
-        self._ints = memory.ints
-        self._row = memory.replica(self.slot)
-        self._row_end = self._row + memory.replica_words
-        # The supervisor has no cells: it sends nothing.
-        self._own = -1 if worker < 0 else self._row + worker * REPLICA_CELLS
-        self._claimed = 0
-        self.own_requests = self.own_tokens = 0
-        self.publish: Publish | None = None  # tells the other processes what is rare
-        if self._own >= 0:
-            self.prefill = SharedPrefill(memory, self._own)
-        else:
-            self.prefill = WatchedPrefill(memory, self._row)
-            self.profile = WatchedProfile()
-
-    @property
-    def may_send(self) -> bool:
-        """Whether this process sends requests, rather than watch those that do."""
-        return self._own >= 0
-
-    def look(self) -> None:
-        """Take in what the other processes have here."""
-        row: list[int] = self._ints[self._row : self._row_end].tolist()
-        self.inflight_requests = sum(row[REQUESTS::REPLICA_CELLS])
-        self.inflight_tokens = sum(row[TOKENS::REPLICA_CELLS])
-        prefill = self.prefill
-        if isinstance(prefill, SharedPrefill):
-            prefill.look(row, self._own - self._row)
-
-    def claim(self) -> bool:
-        """Take a place for the next `begin`, unless others have taken the last one."""
-        if self.ceiling is None or self._own < 0:
-            return True
-        self._memory.lock(REPLICA_LOCKS + self.slot)
-        try:
-            self.look()
-            if not self.has_room():
-                return False
-            self._claimed += 1
-            self._ints[self._own + REQUESTS] = self.own_requests + self._claimed
-            return True
-        finally:
-            self._memory.unlock(REPLICA_LOCKS + self.slot)
-
-    def begin(self, tokens: int, now: float) -> bool:
-        """Charge a request to this replica; true if it is the breaker's trial."""
-        if self._claimed:
-            self._claimed -= 1
-        self.own_requests += 1
-        self.own_tokens += tokens
-        self._ints[self._own + REQUESTS] = self.own_requests + self._claimed
-        self._ints[self._own + TOKENS] = self.own_tokens
-        trial = super().begin(tokens, now)
-        if trial:
-            self._publish("began", now, trial, False)
-        return trial
-
-    def release(self, tokens: int) -> None:
-        """Give back what `begin` charged."""
-        self.own_requests -= 1
-        self.own_tokens -= tokens
-        self._ints[self._own + REQUESTS] = self.own_requests + self._claimed
-        self._ints[self._own + TOKENS] = self.own_tokens
-        super().release(tokens)
-
-    def note_success(self, now: float, *, trial: bool) -> None:
-        """Note an answer that proves the engine works."""
-        if self.breaker.state != "closed":
-            super().note_success(now, trial=trial)
-            self._publish("succeeded", now, trial, False)
-
-    def note_failure(self, now: float, *, trial: bool, may_open: bool) -> bool:
-        """Note a failure of the engine; true if that opened its breaker."""
-        opened = super().note_failure(now, trial=trial, may_open=may_open)
-        self._publish("failed", now, trial, may_open)
-        return opened
-
-    def note_abandoned(self, *, trial: bool) -> None:
-        """Note a request that ended without telling anything about the engine."""
-        super().note_abandoned(trial=trial)
-        if trial:
-            self._publish("abandoned", 0.0, trial, False)
-
-    def note_doubt(self, source: DoubtSource, reason: str) -> bool:
-        """Keep new requests away for `reason`, or let them come again (""); true if it changed."""
-        changed = super().note_doubt(source, reason)
-        if changed and reason and source == "answers":
-            self._publish(reason, 0.0, False, False)
-        return changed
-
-    def take_over_ramp(self, since: float | None) -> None:
-        """Be in slow start since then, or in none, as the supervisor has seen it."""
-        if since is None or self.ramp_from is None or since > self.ramp_from:
-            self.ramp_from = since
-        self._judge()
-
-    def sibling_judged(self, verdict: str, at: float, how: tuple[bool, bool]) -> None:
-        """Take in what a request of another process told of the engine; see `Breaker`."""
-        trial, may_open = how
-        breaker = self.breaker
-        if verdict == "failed":
-            breaker.failed(at, trial=trial, may_open=may_open)
-        elif verdict == "abandoned":
-            breaker.abandoned(trial=trial)
-        elif verdict == "began":
-            breaker.began(at)
-        elif breaker.succeeded(trial=trial):
-            self.ramp_from = at
-        self._judge()
-
-    def _publish(self, verdict: str, at: float, trial: bool, may_open: bool) -> None:
-        if self.publish is not None and self._own >= 0:
-            self.publish(self.id, verdict, at, (trial, may_open))
-
-    def tokens_of_others(self, now: float) -> float | None:
-        """Estimate the prompt tokens that others have waiting here; None: nothing is known."""
-        others = super().tokens_of_others(now)
-        prefill = self.prefill
-        if prefill.queued_tokens or not isinstance(prefill, SharedPrefill):
-            return others  # what other processes sent is in its backlog
-        if not prefill.others_queued_tokens:
-            return others
-        return (others or 0.0) + prefill.backlog_tokens(now)
-
-
 class SharedPool(PoolState):
     """A pool for which other processes choose as well."""
 
-    __slots__ = ("_bus", "_looked_at", "slot")
+    __slots__ = ("_bus", "_looked_at", "_places", "slot")
 
     def __init__(
         self,
@@ -213,9 +52,13 @@ class SharedPool(PoolState):
         shared: tuple[Bus, int],
     ) -> None:
         self._bus, self.slot = shared
+        self._places = self._bus.places(self.slot)
         self._looked_at = 0.0
         super().__init__(pool, replicas, seed=seed, now=now)
         self.siblings = self
+        shares = SharedShares()
+        shares.on_charge = self._charged
+        self.shares = shares
 
     def choose(self, request: RouteRequest, *, now: float, chance: Chance) -> Choice:
         """Choose by the load of all processes, and take the place that was found."""
@@ -230,6 +73,27 @@ class SharedPool(PoolState):
         taken = Choice(None, reason=FULL)
         taken.is_full = True
         return taken
+
+    def make_line(self) -> WaitingLine[Any]:
+        """Make the queue of this process."""
+        return SharedLine(self.shares, self._places)
+
+    def take_place(self, waiting: int, limit: int) -> bool:
+        """Take one of `limit` places in the queue of all, where `waiting` of this process wait."""
+        return self._places.take(waiting, limit)
+
+    def goes_first(self) -> bool:
+        """Let another process know of room that was made, if who waits there comes first."""
+        first = self._places.first()
+        if first is None or first == self._bus.worker:
+            return False
+        if self._bus.on_room is not None:
+            self._bus.on_room(self.pool.name, first)
+        return True
+
+    def _charged(self, tenant: str, amount: float) -> None:
+        if self._bus.on_charge is not None:
+            self._bus.on_charge(self.pool.name, tenant, amount)
 
     def note_placed(
         self, request: RouteRequest, replica: Replica, *, now: float, shows_first_token: bool = True
@@ -280,6 +144,11 @@ class Bus:
     def __init__(self, memory: SharedMemory, worker: int) -> None:
         self._own = None if worker == SUPERVISOR else Ring(memory, worker)
         self._others = [Ring(memory, n) for n in range(memory.workers) if n != worker]
+        self._memory = memory
+        self.worker = worker
+        # Both for what is rare: a pool and a worker, a pool, a tenant and an amount.
+        self.on_room: Callable[[str, int], None] | None = None
+        self.on_charge: Callable[[str, str, float], None] | None = None
         self._pools: dict[int, SharedPool] = {}
         self._replicas: dict[int, SharedReplica] = {}
 
@@ -287,6 +156,10 @@ class Bus:
     def lost(self) -> int:
         """How often something of another process was written over before it was read."""
         return sum(ring.lost for ring in self._others)
+
+    def places(self, slot: int) -> Places:
+        """Give the cells of a pool's queue."""
+        return Places(self._memory, slot, max(self.worker, 0))
 
     def tell(self, placed: Placed) -> None:
         """Tell the others."""

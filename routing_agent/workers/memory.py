@@ -23,6 +23,10 @@ POOLS: Final = 1024
 # Of one worker at one replica; times are monotonic microseconds, 0: none.
 REPLICA_CELLS: Final = 8
 REQUESTS, TOKENS, QUEUED_TOKENS, WAITING_PROMPTS, FIRST_TOKENS, FIRST_AT, DONE_AT = range(7)
+# Of one worker about those who wait for a pool: how many, what decides about the next of them
+# (priority, counter of their tenant, when they count as come), and since when the first one waits.
+POOL_CELLS: Final = 8
+WAITING, PRIORITY, COUNTER, COME_AT, OLDEST_AT = range(5)
 # Of one worker about itself.
 WORKER_CELLS: Final = 8
 CONNECTIONS, RUNNING = range(2)
@@ -47,7 +51,8 @@ class SharedMemory:
         self.gate_at = self.replica_at + REPLICAS * self.replica_words
         self.gate_words = 2 * workers + GATE_FIGURES
         self.pool_at = self.gate_at + TENANTS * self.gate_words
-        self.ring_at = self.pool_at + POOLS * workers
+        self.pool_words = workers * POOL_CELLS
+        self.ring_at = self.pool_at + POOLS * self.pool_words
         words = self.ring_at + workers * (RING_HEAD_WORDS + RING_BYTES // _WORD)
         self._map = mmap.mmap(descriptor, words * _WORD)
         self.bytes = memoryview(self._map)
@@ -84,8 +89,8 @@ class SharedMemory:
         return self.gate_at + slot * self.gate_words
 
     def pool(self, slot: int) -> int:
-        """Give where the counts of requests that wait for a pool begin."""
-        return self.pool_at + slot * self.workers
+        """Give where the cells of all workers about those who wait for a pool begin."""
+        return self.pool_at + slot * self.pool_words
 
     def ring(self, worker: int) -> int:
         """Give where a worker's ring begins."""
@@ -106,7 +111,9 @@ class SharedMemory:
         for slot in range(tenants):
             ints[self.gate(slot) + worker] = ints[self.gate(slot) + self.workers + worker] = 0
         for slot in range(pools):
-            ints[self.pool(slot) + worker] = 0
+            first = self.pool(slot) + worker * POOL_CELLS
+            for cell in range(first, first + POOL_CELLS):
+                ints[cell] = 0
         for cell in range(WORKER_CELLS):
             ints[worker * WORKER_CELLS + cell] = 0
 
@@ -123,7 +130,7 @@ def size_bytes(workers: int) -> int:
     """Give how large the memory of so many workers is."""
     words = MOST_WORKERS * WORKER_CELLS
     words += REPLICAS * workers * REPLICA_CELLS
-    words += TENANTS * (2 * workers + GATE_FIGURES) + POOLS * workers
+    words += TENANTS * (2 * workers + GATE_FIGURES) + POOLS * workers * POOL_CELLS
     return (words + workers * (RING_HEAD_WORDS + RING_BYTES // _WORD)) * _WORD
 
 

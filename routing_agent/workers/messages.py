@@ -116,6 +116,21 @@ class Judged(Message):
     may_open: bool = False
 
 
+class RoomMade(Message):
+    """There is room in a pool, and `worker` has who comes first."""
+
+    pool: str
+    worker: int
+
+
+class Charged(Message):
+    """What a tenant was charged in a pool's queue, or given back."""
+
+    pool: str
+    tenant: str
+    amount: float
+
+
 class Drain(Message):
     """Accept nothing more, end what runs, say so."""
 
@@ -241,6 +256,8 @@ ToWorker = (
     | LeaseOver
     | Heard
     | Judged
+    | RoomMade
+    | Charged
     | Drain
     | Stop
     | Question
@@ -255,6 +272,8 @@ ToSupervisor = (
     | Paired
     | LeaseWanted
     | Judged
+    | RoomMade
+    | Charged
     | Doubted
     | AdapterLost
     | Drained

@@ -12,8 +12,8 @@ import msgspec
 from routing_agent.core.figures import EngineFigures
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.replica import DoubtSource, Health, Replica
-from routing_agent.workers.fleet import SharedReplica
 from routing_agent.workers.messages import Figures, Seen
+from routing_agent.workers.replica import SharedReplica
 
 
 def see(replica: Replica) -> Seen:

@@ -8,7 +8,7 @@ import msgspec
 import structlog
 
 from routing_agent.wire import Endpoint, RoutingTable
-from routing_agent.workers.memory import POOLS, REPLICAS, TENANTS, SharedMemory
+from routing_agent.workers.memory import POOL_CELLS, POOLS, REPLICAS, TENANTS, SharedMemory
 
 log = structlog.get_logger()
 
@@ -70,8 +70,11 @@ class SlotGiver:
         if kind == "replica":
             first = memory.replica(slot)
             row = memory.ints[first : first + memory.replica_words]
+        elif kind == "pool":
+            first = memory.pool(slot)
+            row = memory.ints[first : first + memory.pool_words : POOL_CELLS]
         else:
-            first = memory.gate(slot) if kind == "tenant" else memory.pool(slot)
+            first = memory.gate(slot)
             row = memory.ints[first : first + memory.workers]
         return not any(row.tolist())
 

@@ -23,11 +23,19 @@ from routing_agent.proxy.server import BACKLOG
 from routing_agent.wire import PoolWaiting, RequestRecord, RoutingTable, ShadowPair
 from routing_agent.workers import messages as say
 from routing_agent.workers.absorbing import Sums
-from routing_agent.workers.fleet import SharedFleet, SharedReplica
+from routing_agent.workers.fleet import SharedFleet
 from routing_agent.workers.gate import SharedGate
-from routing_agent.workers.memory import CONNECTIONS, RUNNING, WORKER_CELLS
+from routing_agent.workers.memory import (
+    CONNECTIONS,
+    OLDEST_AT,
+    POOL_CELLS,
+    RUNNING,
+    WAITING,
+    WORKER_CELLS,
+)
 from routing_agent.workers.observing import Observer
 from routing_agent.workers.process import WorkerProcess
+from routing_agent.workers.replica import SharedReplica
 from routing_agent.workers.settings import WorkerSettings
 from routing_agent.workers.slots import SlotGiver
 
@@ -150,7 +158,21 @@ class Workers:
 
     def waiting(self) -> tuple[PoolWaiting, ...]:
         """Say who waits in which pool's queue."""
-        return ()
+        found = (self._waiting(name, slot) for name, slot in self.fleet.slots.pools.items())
+        return tuple(one for one in found if one is not None)
+
+    def _waiting(self, pool: str, slot: int) -> PoolWaiting | None:
+        memory, now = self.fleet.memory, time.monotonic()
+        first = memory.pool(slot)
+        row = memory.ints[first : first + memory.pool_words].tolist()
+        starts = [at for at in range(0, len(row), POOL_CELLS) if row[at + WAITING]]
+        if not starts:
+            return None
+        since = [row[at + OLDEST_AT] / 1e6 for at in starts if row[at + OLDEST_AT]]
+        oldest_s = max(now - min(since, default=now), 0.0)
+        return PoolWaiting(
+            pool=pool, requests=sum(row[at + WAITING] for at in starts), oldest_s=oldest_s
+        )
 
     def _sum(self, cell: int) -> int:
         memory = self.fleet.memory
@@ -269,6 +291,10 @@ class Workers:
                 self._judged(worker, message)
             case say.Doubted():
                 self._doubted(message)
+            case say.RoomMade():
+                self._workers[message.worker].send(message)
+            case say.Charged():
+                self._charged(worker, message)
             case say.Applied():
                 worker.applied = message.serial
             case say.Ready():
@@ -298,6 +324,12 @@ class Workers:
         replica = self.fleet.replicas.get(judged.replica)
         if isinstance(replica, SharedReplica):
             replica.sibling_judged(judged.verdict, judged.at, (judged.trial, judged.may_open))
+
+    def _charged(self, worker: WorkerProcess, charged: say.Charged) -> None:
+        self._tell_all(charged, but=worker)
+        pool = self.fleet.pools.get(charged.pool)
+        if pool is not None:
+            pool.shares.charged_elsewhere(charged.tenant, charged.amount)
 
     def _doubted(self, doubted: say.Doubted) -> None:
         replica = self.fleet.replicas.get(doubted.replica)

@@ -34,10 +34,18 @@ from routing_agent.workers import messages as say
 from routing_agent.workers.accepting import Acceptor
 from routing_agent.workers.channel import Channel
 from routing_agent.workers.counts import Counts, WorkerMetrics, written
-from routing_agent.workers.fleet import SharedFleet, SharedReplica
+from routing_agent.workers.fleet import SharedFleet
 from routing_agent.workers.gate import SharedGate
-from routing_agent.workers.memory import CONNECTIONS, RUNNING, WORKER_CELLS, SharedMemory
+from routing_agent.workers.memory import (
+    CONNECTIONS,
+    OLDEST_AT,
+    POOL_CELLS,
+    RUNNING,
+    WORKER_CELLS,
+    SharedMemory,
+)
 from routing_agent.workers.observing import show
+from routing_agent.workers.replica import SharedReplica
 from routing_agent.workers.telling import Teller
 
 log = structlog.get_logger()
@@ -127,6 +135,8 @@ class Worker:
         memory, self.number = self._memory, begin.number
         self.fleet = SharedFleet(memory, begin.number)
         self.fleet.publish = self._publish
+        self.fleet.bus.on_room = self._room
+        self.fleet.bus.on_charge = self._charge
         self.metrics = WorkerMetrics(self._finished, self._counted)
         proxy = self.proxy = Proxy(
             self.fleet,
@@ -194,6 +204,18 @@ class Worker:
         if isinstance(replica, SharedReplica):
             replica.sibling_judged(judged.verdict, judged.at, (judged.trial, judged.may_open))
 
+    def _take_roommade(self, room: say.RoomMade) -> None:
+        pool = self.fleet.pools.get(room.pool)
+        if pool is not None:
+            self.proxy.wake(pool)
+            if pool.siblings is not None:
+                pool.siblings.goes_first()  # there may be room for more than waited here
+
+    def _take_charged(self, charged: say.Charged) -> None:
+        pool = self.fleet.pools.get(charged.pool)
+        if pool is not None:
+            pool.shares.charged_elsewhere(charged.tenant, charged.amount)
+
     def _take_drain(self, drain: say.Drain) -> None:
         self.drain(drain.limit_s)
 
@@ -249,9 +271,18 @@ class Worker:
             await asyncio.sleep(TELL_PAUSE_S)
             ints[own + CONNECTIONS] = len(self.proxy.clients)
             ints[own + RUNNING] = self.proxy.running_requests
+            self._tell_oldest()
             now = time.monotonic()
             self.fleet.bus.catch_up(now)
             self.teller.tell(now)
+
+    def _tell_oldest(self) -> None:
+        now, memory = time.monotonic(), self._memory
+        for one in self.proxy.waiting():
+            slot = self.fleet.slots.pools.get(one.pool)
+            if slot is not None:
+                at = memory.pool(slot) + self.number * POOL_CELLS + OLDEST_AT
+                memory.ints[at] = int((now - one.oldest_s) * 1e6)
 
     def _finished(self, records: list[FinishedRequest]) -> None:
         self.channel.send(say.Finished([written(record) for record in records]))
@@ -281,6 +312,12 @@ class Worker:
             self.channel.send(say.Judged(replica, verdict, at, trial, may_open))
         else:
             self.channel.send(say.Doubted(replica, verdict))
+
+    def _room(self, pool: str, worker: int) -> None:
+        self.channel.send(say.RoomMade(pool, worker))
+
+    def _charge(self, pool: str, tenant: str, amount: float) -> None:
+        self.channel.send(say.Charged(pool, tenant, amount))
 
     def _wait_for_lease(self, tenant: str, tokens: int, on_end: Callable[[], None]) -> None:
         self._ticket += 1
