@@ -23,6 +23,8 @@ WISH_S: Final = 0.3
 REMEMBERED_S: Final = 3600.0
 # Of what is left, this part is spread over the agents for requests that are likely to come.
 AHEAD_RATIO: Final = 0.5
+# From here on a limit is shown as nearly used up.
+NEAR_RATIO: Final = 0.8
 BUCKETS: Final = {
     "requests": "Requests a minute",
     "tokens": "Tokens a minute, in and out",
@@ -154,6 +156,18 @@ class LimitLine:
     left: int
     who: str
 
+    @property
+    def used_ratio(self) -> float:
+        """Give how much of it is taken, 0 to 1; a limit of nothing is all taken."""
+        return min(max(self.taken / self.allowed, 0.0), 1.0) if self.allowed else 1.0
+
+    @property
+    def code(self) -> str:
+        """Give how near its end it is: `ok`, `warning` from four fifths on, `exhausted`."""
+        if self.left <= 0:
+            return "exhausted"
+        return "warning" if self.used_ratio >= NEAR_RATIO else "ok"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitUse:
@@ -169,14 +183,14 @@ class LimitUse:
     agents: tuple[AgentUse, ...] = ()
 
     @property
-    def slots_free(self) -> int | None:
-        """Give the slots that no agent holds."""
-        return None if self.concurrency is None else max(self.concurrency - self.slots_held, 0)
-
-    @property
     def is_unlimited(self) -> bool:
         """Say whether there is no limit at all."""
         return not self.lines
+
+    @property
+    def tightest(self) -> LimitLine | None:
+        """Give the limit of which the largest part is taken."""
+        return max(self.lines, key=lambda line: line.used_ratio, default=None)
 
     @property
     def lines(self) -> list[LimitLine]:

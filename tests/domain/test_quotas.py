@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain import quotas
-from controlplane.domain.quotas import Caller, Ledger, lease, shares, use
+from controlplane.domain.quotas import Caller, Ledger, LimitLine, lease, shares, use
 from routing_agent import wire
 from routing_agent.core.limits import TenantGate
 
@@ -314,4 +314,20 @@ def test_a_tenant_reads_each_of_its_limits_with_what_is_left_and_who_has_the_res
     assert (slots.taken, slots.left) == (3, 2)
     assert slots.who == "0 running, 3 held ready by 1 agents"
     assert (requests.taken, requests.left) == (4, 56)
-    assert told.slots_free == 2
+    assert (told.tightest, slots.code) == (slots, "ok")
+    assert use(Ledger(), wire.TenantLimits(leased=True), 100.0).tightest is None
+
+
+@pytest.mark.parametrize(
+    ("allowed", "taken", "ratio", "code"),
+    [
+        (10, 7, 0.7, "ok"),
+        (10, 8, 0.8, "warning"),
+        (10, 12, 1.0, "exhausted"),
+        (0, 0, 1.0, "exhausted"),
+    ],
+)
+def test_a_limit_says_how_near_its_end_it_is(allowed, taken, ratio, code):
+    left = max(allowed - taken, 0)
+    line = LimitLine(name="x", label="x", allowed=allowed, taken=taken, left=left, who="")
+    assert (line.used_ratio, line.code) == (ratio, code)

@@ -41,7 +41,15 @@ class TenantList(Listing):
 
     def queryset(self) -> Any:
         """Give all tenants."""
-        return selectors.tenants().order_by("-suspended", "slug")
+        return selectors.tenants().prefetch_related("limitledger").order_by("-suspended", "slug")
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """Say of the tenants shown which of their limits is most used."""
+        context = super().get_context_data(**kwargs)
+        now = time.time()
+        return context | {
+            "uses": {t.pk: selectors.limit_use(t, now=now).tightest for t in context["page"]}
+        }
 
 
 class TenantPage(Page):

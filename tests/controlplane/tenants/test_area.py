@@ -227,6 +227,10 @@ def test_limits_name_no_agent(acme):
     assert "limit-requests" in page
     assert "limit-tokens" in page
     assert "agt-" not in page
+    shown = signed_in("viewer").get("/tenants/").content.decode()
+    assert "0 of 5" in shown
+    assert "Requests at the same time" in shown
+    assert "limit-tokens" in signed_in("operator").get("/tenants/acme/").content.decode()
 
 
 def test_a_poll_answers_204_until_something_changed(acme):
