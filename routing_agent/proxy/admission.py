@@ -22,7 +22,16 @@ from routing_agent.wire import Adapter, Tenant
 class Destination:
     """Where a request is to go: everything but the replica."""
 
-    __slots__ = ("asked", "charge_tokens", "model", "path", "pool", "prompt_tokens", "session")
+    __slots__ = (
+        "asked",
+        "charge_tokens",
+        "model",
+        "of_class",
+        "path",
+        "pool",
+        "prompt_tokens",
+        "session",
+    )
 
     def __init__(
         self, model: Model, pool: PoolState, session: int, prompt_tokens: int, charge_tokens: int
@@ -34,6 +43,7 @@ class Destination:
         self.charge_tokens = charge_tokens
         self.asked = ""  # the model that was asked for, where a rule decided which one answers
         self.path = ""  # how: see `wire.ModelPath`
+        self.of_class = ""  # the class it was put in, also where its model has a cascade
 
 
 BEARER: Final = b"Bearer "
@@ -114,7 +124,7 @@ def find_destination(
         )
     charge = prompt + load.output_tokens(request.max_tokens)
     found = Destination(model, pool, session, prompt, charge)
-    found.asked, found.path = asked.name, path
+    found.asked, found.path, found.of_class = asked.name, path, path
     return found
 
 

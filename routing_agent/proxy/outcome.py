@@ -14,7 +14,6 @@ from routing_agent.proxy import headers, tracing
 from routing_agent.proxy.admission import LOADING_RETRY_S
 from routing_agent.proxy.answer import Failed
 from routing_agent.proxy.errors import ErrorAnswer
-from routing_agent.proxy.which_model import CASCADES
 
 if TYPE_CHECKING:
     from routing_agent.proxy.attempt import Attempt
@@ -74,8 +73,8 @@ def own_headers(exchange: HeldRequest) -> bytes:
     to = exchange.destination
     if to is not None and to.path:
         lines += b"x-signalbox-model: %b\r\n" % to.model.name.encode()
-        if to.path not in CASCADES:
-            lines += b"x-signalbox-class: %b\r\n" % to.path.encode()
+        if to.of_class:
+            lines += b"x-signalbox-class: %b\r\n" % to.of_class.encode()
     return b"%b%bx-signalbox-route: %b\r\n" % (request_id, lines, choice.route.encode())
 
 

@@ -85,6 +85,13 @@ async def test_a_simple_question_goes_to_the_small_model_and_a_complex_one_to_th
     assert reply.headers["x-signalbox-class"] == "complex"
 
 
+async def test_a_class_is_told_also_where_its_model_has_a_cascade(rig):
+    await two_models(rig, answering("I'm sorry."), answering("from the large"), **cascade())
+    reply = await rig.ask(chat(model="auto"))
+    assert reply.headers["x-signalbox-class"] == "simple"
+    assert reply.headers["x-signalbox-route"] == "cascade"
+
+
 async def test_a_good_answer_of_the_small_model_is_given(rig):
     await two_models(rig, answering(), answering("from the large"), **cascade())
     reply = await rig.ask(chat())
