@@ -22,7 +22,7 @@ import structlog
 from routing_agent import __version__, compiled, managed, sockets, tls
 from routing_agent import log as logging
 from routing_agent.config import Config, Managed, Standalone
-from routing_agent.control.admin import AdminPort, LocalReading, SignedOnly
+from routing_agent.control.admin import AdminPort, Gate, LocalReading, SignedOnly
 from routing_agent.control.http_server import HttpServer
 from routing_agent.control.identity import RegistrationRefused
 from routing_agent.core.attention import Attention
@@ -42,7 +42,7 @@ from routing_agent.standalone import Discovery
 from routing_agent.wire import Endpoint, RequestRecord, RoutingTable
 from routing_agent.workers.fleet import SharedFleet
 from routing_agent.workers.memory import SUPERVISOR, SharedMemory
-from routing_agent.workers.settings import WorkerSettings
+from routing_agent.workers.settings import settings_of
 from routing_agent.workers.supervisor import Workers
 
 log = structlog.get_logger()
@@ -89,7 +89,7 @@ async def live(config: Config) -> int:
 
 async def _live_alone(parts: Parts, role: Standalone, stop: StopSignals) -> None:
     proxy = parts.proxy()
-    admin = AdminPort(LocalReading(), parts.fleet, parts.metrics, proxy)
+    admin = parts.admin(LocalReading(), proxy)
     admin.records = parts.keep_records(proxy)
     async with Ports(parts, proxy, HttpServer(admin.handle)):
         discovery = Discovery(role, parts.engine_client, parts.apply)
@@ -102,7 +102,8 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
         proxy = parts.proxy(life.note_finished)
         proxy.unix_clock = life.clock.now  # keys expire and usage is dated by its time, not ours
         gate = SignedOnly()
-        admin = AdminPort(gate, parts.fleet, parts.metrics, proxy, life.receiver, life.state)
+        admin = parts.admin(gate, proxy)
+        admin.receiver, admin.more_state = life.receiver, life.state
         admin.records = parts.keep_records(proxy)
         admin.records.pass_on_to(life.keep_record)
         proxy.on_pair = life.keep_pair
@@ -223,7 +224,7 @@ class Parts:
         fleet, workers = Fleet(), None
         if config.workers > 1:
             fleet = SharedFleet(SharedMemory.create(config.workers), SUPERVISOR)
-            workers = Workers(_worker_settings(config), fleet, metrics)
+            workers = Workers(settings_of(config), fleet, metrics)
         return cls(
             config=config,
             fleet=fleet,
@@ -271,7 +272,17 @@ class Parts:
 
     def for_control(self) -> managed.Parts:
         """Give what the control side needs."""
-        return managed.Parts(self.fleet, self.metrics, self.client, self.chance, self.apply_at)
+        on_heard = None if self.workers is None else self.workers.heard
+        return managed.Parts(
+            self.fleet, self.metrics, self.client, self.chance, self.apply_at, on_heard
+        )
+
+    def admin(self, gate: Gate, proxy: Proxy | Workers) -> AdminPort:
+        """Make what answers the admin port."""
+        admin = AdminPort(gate, self.fleet, self.metrics, proxy)
+        if isinstance(proxy, Workers):
+            admin.ask, admin.workers = proxy.ask, proxy.described
+        return admin
 
     def keep_records(self, proxy: Proxy | Workers) -> RecentRecords:
         """Let the proxy keep lives of requests; gives where the newest are."""
@@ -360,16 +371,6 @@ def both(
         second(endpoint, page)
 
     return hand_on
-
-
-def _worker_settings(config: Config) -> WorkerSettings:
-    certificate, ca_file = config.certificate, config.engine_ca_file
-    return WorkerSettings(
-        workers=config.workers,
-        certificate=None if certificate is None else (str(certificate[0]), str(certificate[1])),
-        engine_ca_file=None if ca_file is None else str(ca_file),
-        log_level=config.log_level,
-    )
 
 
 def _control_trust(role: Standalone | Managed) -> ssl.SSLContext | None:

@@ -39,6 +39,7 @@ from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.wire import (
     Action,
     ActionReceipt,
+    AgentPlaced,
     Endpoint,
     EngineProcess,
     NodeFacts,
@@ -67,6 +68,7 @@ class Parts:
     client: HttpClient
     chance: Chance
     apply: Callable[[RoutingTable, float], None]  # a table, and the control plane's time
+    on_heard: Callable[[tuple[AgentPlaced, ...]], None] | None = None  # from other agents
 
 
 @dataclass
@@ -177,6 +179,7 @@ class ManagedLife:
             records=self._records,
             pairs=self._pairs,
             engines=self._engine_reports,
+            on_heard=self.parts.on_heard,
         )
         reporter = self._reporter = Reporter(link, sources, self.parts.chance)
         self._leases = LeaseCalls(

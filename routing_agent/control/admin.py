@@ -94,6 +94,10 @@ class AdminPort:
     records: RecentRecords = field(default_factory=RecentRecords)
     obey: Callable[[wire.Action], Awaitable[wire.ActionReceipt]] | None = None  # None: no engines
 
+    # Set where other processes choose: asks one of them, with `{}` for its own state.
+    ask: Callable[[bytes], Awaitable[bytes | None]] | None = None
+    workers: Callable[[], list[dict[str, object]]] = list
+
     async def handle(self, request: Request) -> Answer:
         """Answer one request."""
         if not request.path.startswith("/agent/v1/"):
@@ -180,6 +184,9 @@ class AdminPort:
             question = msgspec.json.decode(request.body, type=wire.ExplainRequest)
         except msgspec.MsgspecError as error:
             return error_answer(400, "invalid", str(error))
+        answer = None if self.ask is None else await self.ask(request.body)
+        if answer is not None:
+            return Answer(200, answer)
         return json_answer(explain(self.fleet, question, now=time.monotonic()))
 
     async def _act(self, request: Request) -> Answer:
@@ -235,6 +242,10 @@ class AdminPort:
             },
             "bytes_per_token": self.fleet.ratios.learned(),
         }
+        if self.ask is not None:
+            state["workers"] = self.workers()
+            answer = await self.ask(b"")
+            state |= {} if answer is None else msgspec.json.decode(answer)
         return json_answer(state | self.more_state())
 
 

@@ -5,7 +5,7 @@ It is advice: what is lost or late costs a choice that could have been better, n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import pack, unpack
 
 from routing_agent.core.fleet import Fleet, PoolState
@@ -21,6 +21,8 @@ class PlacementExchange:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._heard: dict[str, int] = {}  # number of the newest report, by agent
+        # Set where other processes choose: they hear it too.
+        self.on_heard: Callable[[tuple[AgentPlaced, ...]], None] | None = None
 
     def take(self, now: float) -> tuple[Placed, ...] | None:
         """Give what was placed since the last call; None where no pool goes by prefixes."""
@@ -35,11 +37,15 @@ class PlacementExchange:
         While nobody else is heard of, nothing is kept to be told.
         """
         heard: dict[str, int] = {}
+        news: list[AgentPlaced] = []
         for other in others:
             heard[other.agent] = other.number
             if self._heard.get(other.agent) != other.number:
+                news.append(other)
                 for one in other.placed:
                     self._hear(other.agent, one, now)
+        if news and self.on_heard is not None:
+            self.on_heard(tuple(news))
         self._heard = heard
         for pool in self._fleet.pools.values():
             if not heard or not pool.uses_prefixes:

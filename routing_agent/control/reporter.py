@@ -70,6 +70,7 @@ class Sources:
     records: RecordSpool[wire.RequestRecord] | None = None  # lives of requests
     pairs: RecordSpool[wire.ShadowPair] | None = None  # compared answers
     engines: Callable[[], tuple[wire.EngineProcess, ...]] = tuple
+    on_heard: Callable[[tuple[wire.AgentPlaced, ...]], None] | None = None  # from other agents
 
 
 @dataclass
@@ -97,6 +98,7 @@ class Reporter:
         self._interval_s = self.link.identity.report_interval_s
         self._taken_at = self._started_mono
         self._exchange = PlacementExchange(self.sources.fleet)
+        self._exchange.on_heard = self.sources.on_heard
         self._records = Shipment(self.sources.records)
         self._pairs = Shipment(self.sources.pairs, batch=PAIRS_BATCH)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from routing_agent.core.fleet import Fleet
+from routing_agent.core.replica import Replica
 from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.workers import messages as say
 from routing_agent.workers.counts import read
+from routing_agent.workers.prefill import WatchedProfile
 
 
 class Sums:
@@ -17,6 +19,7 @@ class Sums:
         self._fleet = fleet
         self._metrics = metrics
         self.on_finished: Callable[[FinishedRequest], None] | None = None
+        self._beliefs: dict[Replica, dict[int, say.AtReplica]] = {}
 
     def finished(self, message: say.Finished) -> None:
         """Count requests that ended."""
@@ -49,7 +52,7 @@ class Sums:
         metrics.decisions += message.decisions
         metrics.decision_sum_s += message.decision_sum_s
 
-    def at_replicas(self, message: say.AtReplicas) -> None:
+    def at_replicas(self, worker: int, message: say.AtReplicas) -> None:
         """Add what a worker did at replicas."""
         for told in message.replicas:
             replica = self._fleet.replicas.get(told.replica)
@@ -59,6 +62,26 @@ class Sums:
             replica.errors_total += told.errors
             replica.ejections_total += told.ejections
             replica.cache.expected_tokens_total += told.expected_tokens
+            self._believe(replica, worker, told)
             last = replica.last_token_at
             if told.last_token_at is not None and (last is None or told.last_token_at > last):
                 replica.last_token_at = told.last_token_at
+
+    def forget(self, worker: int) -> None:
+        """Drop what a worker that is gone believed; what it counted stays."""
+        current = set(self._fleet.replicas.values())
+        self._beliefs = {r: told for r, told in self._beliefs.items() if r in current}
+        for told in self._beliefs.values():
+            told.pop(worker, None)
+
+    def _believe(self, replica: Replica, worker: int, told: say.AtReplica) -> None:
+        """Report what workers believe of a cache: they hear of all placements, so the most do."""
+        beliefs = self._beliefs.setdefault(replica, {})
+        beliefs[worker] = told
+        profile = replica.profile
+        if isinstance(profile, WatchedProfile):
+            profile.blocks = max(one.blocks for one in beliefs.values())
+            profile.capacity_blocks = max(one.capacity_blocks for one in beliefs.values())
+            speeds = [one.tokens_per_s for one in beliefs.values()]
+            replica.prefill.tokens_per_s = sum(speeds) / len(speeds)
+            replica.cache.events = told.kv_events

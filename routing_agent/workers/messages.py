@@ -103,7 +103,6 @@ class Heard(Message):
     """What other agents placed."""
 
     placed: tuple[AgentPlaced, ...]
-    is_heard: bool  # by other agents: they want to know what is placed here
 
 
 class Judged(Message):

@@ -20,19 +20,14 @@ import structlog
 from routing_agent.core.sampling import DEFAULT_THRESHOLD
 from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.proxy.server import BACKLOG
-from routing_agent.wire import PoolWaiting, RequestRecord, RoutingTable, ShadowPair
+from routing_agent.wire import AgentPlaced, PoolWaiting, RequestRecord, RoutingTable, ShadowPair
+from routing_agent.workers import looking
 from routing_agent.workers import messages as say
 from routing_agent.workers.absorbing import Sums
+from routing_agent.workers.asking import Questions
 from routing_agent.workers.fleet import SharedFleet
 from routing_agent.workers.gate import SharedGate
-from routing_agent.workers.memory import (
-    CONNECTIONS,
-    OLDEST_AT,
-    POOL_CELLS,
-    RUNNING,
-    WAITING,
-    WORKER_CELLS,
-)
+from routing_agent.workers.memory import CONNECTIONS, RUNNING
 from routing_agent.workers.observing import Observer
 from routing_agent.workers.process import WorkerProcess
 from routing_agent.workers.replica import SharedReplica
@@ -81,6 +76,7 @@ class Workers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._clock_offset_s = 0.0
         self._is_closed = False
+        self._questions = Questions()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -144,12 +140,12 @@ class Workers:
     @property
     def open_connections(self) -> int:
         """How many client connections are open."""
-        return self._sum(CONNECTIONS)
+        return looking.total(self.fleet.memory, CONNECTIONS)
 
     @property
     def running_requests(self) -> int:
         """How many requests are queued or under way."""
-        return self._sum(RUNNING)
+        return looking.total(self.fleet.memory, RUNNING)
 
     @property
     def is_draining(self) -> bool:
@@ -158,25 +154,22 @@ class Workers:
 
     def waiting(self) -> tuple[PoolWaiting, ...]:
         """Say who waits in which pool's queue."""
-        found = (self._waiting(name, slot) for name, slot in self.fleet.slots.pools.items())
-        return tuple(one for one in found if one is not None)
+        return looking.waiting(self.fleet)
 
-    def _waiting(self, pool: str, slot: int) -> PoolWaiting | None:
-        memory, now = self.fleet.memory, time.monotonic()
-        first = memory.pool(slot)
-        row = memory.ints[first : first + memory.pool_words].tolist()
-        starts = [at for at in range(0, len(row), POOL_CELLS) if row[at + WAITING]]
-        if not starts:
+    def described(self) -> list[dict[str, object]]:
+        """Describe each worker."""
+        return looking.described(self.fleet.memory, self._workers)
+
+    async def ask(self, body: bytes) -> bytes | None:
+        """Ask a worker what it would choose, or b"" for its state; None: none has answered."""
+        worker = next((worker for worker in self._workers if worker.is_ready), None)
+        if worker is None:
             return None
-        since = [row[at + OLDEST_AT] / 1e6 for at in starts if row[at + OLDEST_AT]]
-        oldest_s = max(now - min(since, default=now), 0.0)
-        return PoolWaiting(
-            pool=pool, requests=sum(row[at + WAITING] for at in starts), oldest_s=oldest_s
-        )
+        return await self._questions.ask(worker, body)
 
-    def _sum(self, cell: int) -> int:
-        memory = self.fleet.memory
-        return sum(memory.ints[cell : memory.workers * WORKER_CELLS : WORKER_CELLS].tolist())
+    def heard(self, placed: tuple[AgentPlaced, ...]) -> None:
+        """Let the workers know what other agents placed."""
+        self._tell_all(say.Heard(placed))
 
     # -- tables --------------------------------------------------------------------------------
 
@@ -236,6 +229,7 @@ class Workers:
 
     def _gone(self, worker: WorkerProcess) -> None:
         self.fleet.memory.forget_worker(worker.number, self._slots.used)
+        self._sums.forget(worker.number)
         self._changed.set()
         if worker in self._workers and not self._is_draining:
             self._keep(self._again(worker))
@@ -275,7 +269,7 @@ class Workers:
             case say.Counted():
                 self._sums.counted(message)
             case say.AtReplicas():
-                self._sums.at_replicas(message)
+                self._sums.at_replicas(worker.number, message)
             case say.Kept() if self.on_record is not None:
                 self.on_record(message.record)
             case say.Paired() if self.on_pair is not None:
@@ -302,6 +296,8 @@ class Workers:
                 log.info("worker_serves", worker=worker.number, pid=worker.pid)
             case say.Drained():
                 worker.drained = message.cut
+            case say.Answer():
+                self._questions.answered(message)
         self._changed.set()
 
     def _lease(self, worker: WorkerProcess, wanted: say.LeaseWanted) -> None:

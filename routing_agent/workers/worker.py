@@ -23,6 +23,7 @@ import structlog
 
 from routing_agent import log as logging
 from routing_agent import sockets, tls
+from routing_agent.control.placements import PlacementExchange
 from routing_agent.core.attention import Attention
 from routing_agent.core.explain import explain
 from routing_agent.engine.kv_events import KvListener
@@ -88,6 +89,7 @@ class Worker:
     proxy: Proxy
     acceptor: Acceptor
     teller: Teller
+    _exchange: PlacementExchange
     number = -1
 
     def __init__(self, memory: SharedMemory, listener: socket.socket) -> None:
@@ -157,6 +159,7 @@ class Worker:
             cert_file, key_file = map(Path, begin.scheme_files)
             self._certificate = tls.ServerCertificate(cert_file, key_file)
             context = self._certificate.context
+        self._exchange = PlacementExchange(self.fleet)
         self.teller = Teller(self.fleet, self.channel.send)
         proxy.begin()
         self.acceptor = Acceptor(
@@ -203,6 +206,11 @@ class Worker:
         replica = self.fleet.replicas.get(judged.replica)
         if isinstance(replica, SharedReplica):
             replica.sibling_judged(judged.verdict, judged.at, (judged.trial, judged.may_open))
+
+    def _take_heard(self, heard: say.Heard) -> None:
+        self._exchange.hear(heard.placed, time.monotonic())
+        for pool in self.fleet.pools.values():
+            pool.gossip = None  # what is placed here is told by the supervisor
 
     def _take_roommade(self, room: say.RoomMade) -> None:
         pool = self.fleet.pools.get(room.pool)

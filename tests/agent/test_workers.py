@@ -26,7 +26,9 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "strea
 KEY = {"authorization": "Bearer sk-1"}
 
 
-def limited_table(epoch: int, engine: SlowEngine, **limits) -> wire.RoutingTable:
+def limited_table(
+    epoch: int, engine: SlowEngine, settings: dict | None = None, **limits
+) -> wire.RoutingTable:
     table = a_table(
         epoch,
         urls=(engine.url,),
@@ -34,7 +36,7 @@ def limited_table(epoch: int, engine: SlowEngine, **limits) -> wire.RoutingTable
         tenants=(wire.Tenant(name="acme", limits=wire.TenantLimits(**limits, leased=True)),),
         api_keys=(wire.ApiKey(id="k1", sha256=sha256(b"sk-1").hexdigest(), tenant="acme"),),
     )
-    patient = wire.PoolSettings(ttft_limit_s=300, stall_limit_s=300)
+    patient = wire.PoolSettings(ttft_limit_s=300, stall_limit_s=300, **(settings or {}))
     pools = tuple(msgspec.structs.replace(pool, settings=patient) for pool in table.pools)
     table = msgspec.structs.replace(table, pools=pools, digest="")
     return msgspec.structs.replace(table, digest=wire.table_digest(table))
@@ -110,8 +112,15 @@ class Scene:
         assert statuses[200] <= limit
         return statuses[200] == limit
 
-    async def burst(self, *counts: int) -> Counter[int]:
-        """Send so many at once through each agent; those that run are held until all are judged."""
+    async def state(self, agent: int = 0) -> dict:
+        admin = self.agents[agent].admin
+        return (await self.plane.ask(admin, "/agent/v1/state")).json()
+
+    async def burst(self, *counts: int, settled: int | None = None) -> Counter[int]:
+        """Send so many at once through each agent; those that run are held until all are judged.
+
+        `settled`: how many are let in, though not all of them reach the engine at once.
+        """
         before, self.engine.go = self.calls(), asyncio.Event()
         asked = [
             asyncio.create_task(self.ask(agent))
@@ -120,16 +129,17 @@ class Scene:
         ]
 
         def judged() -> bool:
-            return sum(t.done() for t in asked) + self.calls() - before >= len(asked)
+            let_in = self.calls() - before if settled is None else settled
+            return sum(t.done() for t in asked) + let_in >= len(asked)
 
         await until(judged, within_s=120)
         self.engine.go.set()
         return Counter(await asyncio.gather(*asked))
 
-    async def limit(self, epoch: int, **limits) -> None:
-        """Change the tenant's limits; both agents have the table in place when this returns."""
+    async def limit(self, epoch: int, settings: dict | None = None, **limits) -> None:
+        """Change limits or settings; all agents have the table in place when this returns."""
         self.plane.limits["acme"] = wire.TenantLimits(**limits, leased=True)
-        self.plane.table = limited_table(epoch, self.engine, **limits)
+        self.plane.table = limited_table(epoch, self.engine, settings, **limits)
         for agent in self.agents:
             answer = await self.plane.push(agent.admin, self.plane.table)
             assert answer.json()["outcome"] in ("applied", "already_there"), answer.text
@@ -172,7 +182,14 @@ async def test_several_processes_are_one_agent(scene):
     closed = a_table(2, urls=(scene.engine.url,), open_access=False)
     assert (await scene.plane.push(scene.agents[0].admin, closed)).json()["epoch"] == 2
     assert Counter(await asyncio.gather(*(scene.ask() for _ in range(20)))) == {401: 20}
-    await scene.limit(3)
+    # Places at a replica and in its queue are counted over all processes.
+    await scene.limit(3, {"max_concurrency_per_replica": 2, "queue_limit_per_replica": 3})
+    assert await scene.burst(30, settled=5) == {200: 5, 429: 25}
+    # What is asked of the agent is answered by one that chooses.
+    state = await scene.state()
+    assert [(one["worker"], one["serves"]) for one in state["workers"]] == [(0, True), (1, True)]
+    assert state["fair_shares"]["chat"]["acme"] > 0
+    await scene.limit(4)
     # SIGTERM lets what runs end, in whichever process it runs.
     scene.engine.go.clear()
     running = [asyncio.create_task(scene.ask()) for _ in range(6)]
@@ -184,7 +201,7 @@ async def test_several_processes_are_one_agent(scene):
     async with asyncio.timeout(120):
         assert await scene.agents[0].process.wait() == 0
     assert scene.agents[0].events("drained")[0]["cut_off"] == 0
-    assert len(scene.plane.usage) == 36  # the last report had them
+    assert len(scene.plane.usage) == 66  # the last report had them; who was let in, then shed, too
 
 
 async def test_fifty_at_once_fill_a_limit_exactly_over_four_workers_of_one_agent_or_two(scene):
