@@ -78,12 +78,12 @@ class Scenario:
 
 
 def hot_prefix(times: Times, replicas: int) -> Course:
-    """A thousand sessions begin with one text of 8,000 tokens, on top of the usual talk."""
+    """A thousand sessions begin with a text of 8,000 tokens; their own words fill a replica."""
     work = Workload()
     usual = _usual(work, times, replicas)
     rate = 1000.0 / 120.0 * replicas / 8
     rates = _only_between(times, rate)
-    hot = work.alike(8000, 128, rates, times.over, name="hot")
+    hot = work.alike(8000, 448, rates, times.over, name="hot")
     return Course(
         replicas=replicas,
         requests=in_order([*usual, *hot]),

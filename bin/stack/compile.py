@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements-compile.txt"
 MODULES = (
     "core/adapters", "core/attention", "core/cache_aware", "core/cache_notes", "core/cascade",
-    "core/choose", "core/complexity", "core/continuation", "core/deadlines", "core/demand",
+    "core/choose", "core/complexity", "core/continuation", "core/deadlines",
     "core/ejection", "core/engine_errors", "core/engine_traits", "core/expected_ttft",
     "core/explain", "core/fairness", "core/figures", "core/fleet", "core/gossip",
     "core/hash_policy", "core/limits", "core/load", "core/load_policies", "core/policy",

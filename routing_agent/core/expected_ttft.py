@@ -29,6 +29,8 @@ KV_FULL_S: Final = 60.0
 # A request under way is held against a replica like so many prompt tokens to compute: it takes its
 # part of every step and of the KV cache. So 30 requests more outweigh half a second of prefill.
 HELD_TOKENS: Final = 64.0
+# Usage is an estimate: nobody is taken to be closer to falling back than this.
+MOST_USAGE: Final = 0.9
 # An adapter that is loaded but has no request under way may have to be copied to the GPU first:
 # 160 MB (rank 32) at 8 GB/s takes 20 ms, from disk 160 ms.
 ADAPTER_SWAP_S: Final = 0.05
@@ -41,7 +43,7 @@ class Cost:
     """What one replica would cost a request, in seconds, and of what that is made."""
 
     __slots__ = ("ahead", "held", "hit_dial", "load_s", "matching", "rate", "replica", "seconds",
-                 "uncached", "wait_s", "weight")  # fmt: skip
+                 "uncached", "usage", "wait_s", "weight")  # fmt: skip
 
     def __init__(
         self, request: RouteRequest, replica: Replica, matching: int, others: float, now: float
@@ -66,7 +68,14 @@ class Cost:
             self.wait_s += self.load_s
             if not _computes(replica, request.adapter):
                 self.wait_s += ADAPTER_SWAP_S
-        self.hit_dial = 1.0 + (settings.hit_dial - 1.0) * prefill.demand.busy
+        self.usage = prefill.usage(now)
+        self.hit_dial = self.seconds = 0.0  # until it is weighed
+
+    def weigh(self, pool_usage: float) -> None:
+        """Work out the cost in a pool that is so busy by and large."""
+        settings = self.replica.settings
+        self.replica.prefill.pool_usage = pool_usage
+        self.hit_dial = hit_dial((self.usage + pool_usage) / 2, settings.hit_dial)
         work = settings.load_dial * (self.ahead + self.held) + self.hit_dial * self.uncached
         self.seconds = (work / self.rate + self.wait_s) / self.weight
 
@@ -75,6 +84,22 @@ def _computes(replica: Replica, adapter: str) -> bool:
     return adapter in replica.adapters.running or adapter in (
         replica.figures.running_adapters or ()
     )
+
+
+def hit_dial(usage: float, asked: float) -> float:
+    """Give what a prompt token to compute counts for on a replica that is so busy.
+
+    It delays this prompt, and those that come before the queue is empty again: in a queue of
+    usage u they are u / (1 - u) for each (Kleinrock, M/G/1). How busy it is is taken half from the
+    replica itself and half from its pool: alone it would be chance, to several agents each another.
+    So it is 1 on an idle replica, `asked`
+    on one that is half busy, and more on one that can hardly take any. An `asked` below 1, with
+    which loads decide rather than caches, is what it is.
+    """
+    if asked <= 1.0:
+        return asked
+    known = usage if usage < MOST_USAGE else MOST_USAGE
+    return 1.0 + (asked - 1.0) * known / (1.0 - known)
 
 
 def kv_wait_s(usage: float, settings: PoolSettings) -> float:
@@ -92,8 +117,7 @@ class ExpectedTtft:
     hit_dial x uncached prompt tokens) / prefill rate`, and what it may have to wait for KV space
     and for its adapter, over the replica's weight, which grows during its slow start. With a hit
     dial above 1 saved work counts for more than it saves this request: it shortens the queue for
-    those that come after. Of those there are few while the pool idles, so there the dial is 1, and
-    it grows to what the settings say as the pool comes to be busy (`Demand`).
+    those that come after. Of those there are few on a replica that idles: see `hit_dial`.
     """
 
     def pick(
@@ -124,10 +148,10 @@ class ExpectedTtft:
 
     def terms(self, request: RouteRequest, replica: Replica, *, now: float) -> dict[str, float]:
         """What the expected time is made of."""
-        replica.prefill.demand.look_again(now)
         matching = replica.profile.matching(request.blocks)
         others = replica.tokens_of_others(now)
         cost = Cost(request, replica, matching, 0.0 if others is None else others, now)
+        cost.weigh(replica.prefill.pool_usage)
         loading = {"adapter_load_s": cost.load_s} if cost.load_s else {}
         return loading | {
             "ahead_tokens": cost.ahead,
@@ -145,7 +169,6 @@ def costs_of(
     request: RouteRequest, replicas: Sequence[Replica], pool: Candidates, now: float
 ) -> list[Cost]:
     """Give what each replica would cost. What is not known of one's load is that of the others."""
-    pool.demand.look_again(now)
     levels, hinted = holders(request, pool)
     costs, unknown, known_sum = [], [], 0.0
     for replica in replicas:
@@ -158,6 +181,12 @@ def costs_of(
     mean = known_sum / len(costs) if costs else 0.0
     for replica in unknown:
         costs.append(Cost(request, replica, _matching(levels, hinted, replica), mean, now))
+    usage = 0.0
+    for cost in costs:
+        usage += cost.usage
+    usage /= len(costs)
+    for cost in costs:
+        cost.weigh(usage)
     return costs
 
 
@@ -170,7 +199,7 @@ def near_tie(
     where it can be had for nothing, and a popular prefix comes to as many replicas as it needs.
     """
     slack = max(settings.near_tie_s, settings.near_tie_ratio * best.ahead / best.rate)
-    if settings.hit_dial > 1.0:  # where saved work counts for less, so do differences in it
+    if best.hit_dial < settings.hit_dial:  # where work counts for less, so do differences
         slack *= best.hit_dial / settings.hit_dial
     limit = best.seconds + slack
     near = [cost for cost in costs if cost.seconds <= limit]

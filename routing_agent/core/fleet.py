@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from routing_agent.core.demand import Demand
 from routing_agent.core.ejection import may_eject
 from routing_agent.core.fairness import FairShares
 from routing_agent.core.gossip import Gossip, Told
@@ -73,7 +72,6 @@ class PoolState:
         "_seed",
         "budget",
         "cursor",
-        "demand",
         "gossip",
         "index",
         "notes_placements",
@@ -96,7 +94,6 @@ class PoolState:
         self.sessions = Sessions()
         self.index = PrefixIndex()
         self.speed = Speed()  # of its replicas, taken together
-        self.demand = Demand(self.speed)  # for their work
         self.gossip: Gossip | None = None  # set where there are other agents to tell
         self.siblings: Siblings | None = None  # other processes that choose for this pool too
         self.spares: list[Replica] = []  # the least loaded at the last choice; see `shortlist`
@@ -110,7 +107,6 @@ class PoolState:
         self.replicas = list(replicas)
         self._replicas_by_id = {r.id: r for r in self.replicas}
         self.spares = []
-        self.demand.replicas = max(sum(r.endpoint.state == "ready" for r in self.replicas), 1)
         self._number()
         has_several, policy = len(self.replicas) > 1, pool.settings.policy
         self.uses_prefixes = has_several and policy in PREFIX_POLICIES
@@ -122,7 +118,6 @@ class PoolState:
         for replica in self.replicas:
             replica.profile.join(self.index)
             replica.prefill.speed.join(self.speed)
-            replica.prefill.demand = self.demand
             replica.prefill.look_again()
         self.numbered = {r.profile.number: r for r in self.replicas}
 

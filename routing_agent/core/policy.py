@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from routing_agent.core.chance import Chance
-from routing_agent.core.demand import Demand
 from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.replica import Replica
 from routing_agent.core.ring import Ring
@@ -59,7 +58,6 @@ class Candidates(Protocol):
     settings: PoolSettings
     cursor: int
     sessions: Sessions
-    demand: Demand
     index: PrefixIndex
     numbered: dict[int, Replica]
     spares: list[Replica]

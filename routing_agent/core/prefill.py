@@ -9,13 +9,15 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
-from routing_agent.core.demand import Demand
 from routing_agent.core.speed import PRIOR_TOKENS_PER_S, Speed
 
 # The mean prompt is that of about the last so many.
 MEAN_OF: Final = 16
 # What replicas of equal cost were given is compared over about so long.
 WORK_LIFE_S: Final = 400.0
+# How busy a replica is shows over about so long: chance arrivals even out, a flood is seen while it
+# comes.
+USAGE_LIFE_S: Final = 90.0
 # A first prompt is never believed to be further than this: an engine that stalls stays loaded.
 MOST_PROGRESS: Final = 0.9
 
@@ -43,13 +45,14 @@ class Prefill:
 
     __slots__ = (
         "_began_at",
+        "_lately",
         "_number",
         "_waiting",
         "_work",
         "_work_at",
-        "demand",
         "is_shared",
         "mean_tokens",
+        "pool_usage",
         "queued_tokens",
         "speed",
         "tokens_per_s",
@@ -59,12 +62,13 @@ class Prefill:
         self.queued_tokens = 0  # of prompts whose first token has not come
         self.mean_tokens = 0.0  # uncached, of a prompt sent here lately
         self.speed = Speed()
-        self.demand = Demand(self.speed)  # of its pool, once it is in one
         self.tokens_per_s = PRIOR_TOKENS_PER_S  # as learned; see `look_again`
         self.is_shared = False  # others had requests in the engine at the last look
         self._waiting: dict[int, Placement] = {}  # in the order sent
         self._number = 0
         self._work = 0.0
+        self._lately = 0.0
+        self.pool_usage = 0.0  # of its pool at the last choice
         self._work_at = 0.0
         self._began_at = 0.0  # when the first of them came to be the first
 
@@ -96,13 +100,22 @@ class Prefill:
 
     def count_work(self, tokens: int, now: float) -> None:
         """Count prompt tokens that it has to compute from now on into what it did lately."""
-        self._work = self.recent_work(now) + tokens
+        passed_s = max(now - self._work_at, 0.0)
+        self._work = self._work * exp(-passed_s / WORK_LIFE_S) + tokens
+        self._lately = self._lately * exp(-passed_s / USAGE_LIFE_S) + tokens
         self._work_at = now
-        self.demand.note(tokens, now)
 
     def recent_work(self, now: float) -> float:
         """Give the prompt tokens it was given lately, older ones counting less."""
         return self._work * exp(-max(now - self._work_at, 0.0) / WORK_LIFE_S)
+
+    def usage(self, now: float) -> float:
+        """Give what it was given lately as a share of what it can compute; above 1 it falls back.
+
+        Counted are prompts of this agent and what others told of theirs.
+        """
+        left = self._lately * exp(-max(now - self._work_at, 0.0) / USAGE_LIFE_S)
+        return left / (USAGE_LIFE_S * self.tokens_per_s)
 
     def note_first_token(self, placement: Placement, now: float) -> None:
         """Note that a prompt is through, and learn from the time it took. Safe to call twice."""

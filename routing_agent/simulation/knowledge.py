@@ -157,7 +157,7 @@ class Oracle:
         for replica, profile in zip(pool.replicas, truth.profiles, strict=True):
             profile.join(truth.index)
             replica.profile = profile
-            replica.prefill.speed = pool.demand.speed = truth.speed
+            replica.prefill.speed = truth.speed
             replica.prefill.look_again()
 
         pool.index = truth.index

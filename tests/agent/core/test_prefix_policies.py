@@ -149,7 +149,8 @@ def test_a_session_moves_only_for_a_margin_and_moves_are_counted() -> None:
     settle(pool, asked(), home)
     other = next(r for r in pool.replicas if r is not home)
     longer = asked((*BLOCKS, *range(900, 905)))
-    pool.demand.note(1e6, NOW)  # a busy pool: saved work counts in full
+    for replica in pool.replicas:  # half busy: saved work counts in full
+        replica.prefill.count_work(200_000, NOW)
     home.prefill.place(9000, NOW)  # some two seconds; elsewhere all would be computed anew
     choice = choose(longer, pool, now=NOW, chance=chance())
     assert (choice.replica, choice.route) == (home, "affinity")
