@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 from controlplane.audit.models import AuditEvent
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Agent, Node, Pool, Replica
+from controlplane.reliability.models import Slo
 from controlplane.routing import selectors, services
 from controlplane.tenants.keys import digest
 from controlplane.tenants.models import ApiKey, Tenant
@@ -82,6 +83,7 @@ def test_the_demo_fleet_is_complete_and_published():
     assert keys["chat_model"] == "qwen2.5-7b-instruct"
     assert [entry["name"] for entry in keys["tenants"]] == summary["tenants"]
     assert "acme" in summary["tenants"]
+    assert Slo.objects.get(pool__slug="chat").ttft_p99_s > 1  # its traffic reads documents
     assert selectors.newest_table(selectors.publication()).left_out == []
 
 
