@@ -225,6 +225,7 @@ class Parts:
         if config.workers > 1:
             fleet = SharedFleet(SharedMemory.create(config.workers), SUPERVISOR)
             workers = Workers(settings_of(config), fleet, metrics)
+        fleet.node, fleet.given_zone = config.place
         return cls(
             config=config,
             fleet=fleet,

@@ -139,6 +139,12 @@ class Config:
     sample_ratio: float = SAMPLE_RATIO
     collector: Collector | None = None
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Node and zone of this agent, as far as it was told."""
+        role = self.role
+        return (role.name, role.zone) if isinstance(role, Managed) else ("", "")
+
 
 class Parser(argparse.ArgumentParser):
     """Reads `--config FILE` first, then the command line over it."""

@@ -69,6 +69,14 @@ def _traffic(metrics: Metrics) -> Iterable[exposition.Family]:
         "Requests that overload turned away, or to a fallback pool.",
         [({"policy": policy}, n) for policy, n in metrics.shed_total.items()],
     )
+    yield exposition.counter(
+        "zone_spills_total",
+        "Requests that left this agent's zone, by pool and reason: no_replica, prefix or load.",
+        [
+            ({"pool": pool, "reason": reason}, n)
+            for (pool, reason), n in metrics.spills_total.items()
+        ],
+    )
 
 
 def _latencies(metrics: Metrics) -> Iterable[exposition.Family]:

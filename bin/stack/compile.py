@@ -27,7 +27,7 @@ MODULES = (
     "core/hash_policy", "core/limits", "core/load", "core/load_policies", "core/policy",
     "core/prefill", "core/prefix", "core/prefix_index", "core/profile", "core/replica",
     "core/residence", "core/retries", "core/ring", "core/sampling", "core/sessions", "core/shapes",
-    "core/shares", "core/speed", "core/table", "core/waiting", "counts", "metrics",
+    "core/shares", "core/speed", "core/table", "core/waiting", "core/zones", "counts", "metrics",
     "proxy/admission", "proxy/again", "proxy/answer", "proxy/attempt", "proxy/continuation",
     "proxy/exchange", "proxy/headers", "proxy/held", "proxy/ids", "proxy/incoming", "proxy/ingress",
     "proxy/outcome", "proxy/prompt", "proxy/request", "proxy/server", "proxy/shadow_copy",

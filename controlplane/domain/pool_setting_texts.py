@@ -59,6 +59,13 @@ TEXTS: Final[Mapping[str, Text]] = {
         "s",
         "A session leaves its replica only if another is faster by at least this.",
     ),
+    "zone_margin_s": (
+        _CHOOSING,
+        "Zone margin",
+        "s",
+        "An agent leaves its zone only if a replica elsewhere is faster by at least this; "
+        "0: zones do not count.",
+    ),
     "near_tie_ratio": (
         _CHOOSING,
         "Near-tie ratio",

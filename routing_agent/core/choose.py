@@ -29,6 +29,7 @@ from routing_agent.core.load_policies import (
 )
 from routing_agent.core.policy import Candidates, Policy, Route, RouteRequest
 from routing_agent.core.replica import Replica
+from routing_agent.core.zones import WORDS, Spill, nearby, spill
 from routing_agent.wire import PREFIX_POLICIES, Candidate, PolicyName
 
 FULL: Final = "full: at its concurrency ceiling"
@@ -40,7 +41,7 @@ TRIED: Final = "already tried for this request"
 class Choice:
     """The verdict: a replica with route and reason, or none and why."""
 
-    __slots__ = ("awaited", "candidates", "is_full", "reason", "replica", "route")
+    __slots__ = ("awaited", "candidates", "is_full", "reason", "replica", "route", "spill")
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Choice:
         self.reason = reason
         self.is_full = False  # none was free, but some would be with more room
         self.awaited = awaited  # worth to be waited for: its adapter is on its way
+        self.spill: Spill = ""  # why it leaves its agent's zone
         self.candidates: tuple[Candidate, ...] = ()  # only when explaining
 
 
@@ -78,9 +80,14 @@ def choose(
     elif len(usable) == 1:
         choice = Choice(usable[0], "only", "the only replica that may take it")
     else:
-        policy = POLICIES[pool.settings.policy]
-        pick = policy.pick(request, usable, pool, now=now, chance=chance)
+        name = pool.settings.policy
+        if pool.zone and name != "expected_ttft":  # that reckons with the way
+            home = pool.sessions.home(request.session, now - pool.settings.session_lifetime_s)
+            usable = nearby(usable, pool.by_id(home))
+        pick = POLICIES[name].pick(request, usable, pool, now=now, chance=chance)
         choice = Choice(pick.replica, pick.route, pick.reason)
+    if pool.zone and choice.replica is not None and choice.replica.detour_s:
+        _note_spill(choice, request, usable, pool, now)
     if request.adapter and not choice.is_full:
         choice = _or_wait(request, pool, choice, now)
     if request.tried and choice.replica is not None:
@@ -101,6 +108,17 @@ def exclusion(request: RouteRequest, replica: Replica, now: float) -> str:
     if replica.id in request.tried:
         return TRIED
     return "" if replica.has_room() else FULL
+
+
+def _note_spill(
+    choice: Choice, request: RouteRequest, usable: Sequence[Replica], pool: Candidates, now: float
+) -> None:
+    """Say why a request leaves its agent's zone."""
+    assert choice.replica is not None  # noqa: S101 - it goes there
+    home = pool.sessions.home(request.session, now - pool.settings.session_lifetime_s)
+    is_known = choice.route == "prefix" or home == choice.replica.id
+    choice.spill = spill(usable, is_known=is_known)
+    choice.reason += f"; {WORDS[choice.spill].format(pool.zone)}"
 
 
 def _or_wait(request: RouteRequest, pool: Candidates, choice: Choice, now: float) -> Choice:

@@ -77,7 +77,7 @@ class Cost:
         self.replica.prefill.pool_usage = pool_usage
         self.hit_dial = hit_dial((self.usage + pool_usage) / 2, settings.hit_dial)
         work = settings.load_dial * (self.ahead + self.held) + self.hit_dial * self.uncached
-        self.seconds = (work / self.rate + self.wait_s) / self.weight
+        self.seconds = (work / self.rate + self.wait_s) / self.weight + self.replica.detour_s
 
 
 def _computes(replica: Replica, adapter: str) -> bool:
@@ -152,8 +152,8 @@ class ExpectedTtft:
         others = replica.tokens_of_others(now)
         cost = Cost(request, replica, matching, 0.0 if others is None else others, now)
         cost.weigh(replica.prefill.pool_usage)
-        loading = {"adapter_load_s": cost.load_s} if cost.load_s else {}
-        return loading | {
+        seldom = {"adapter_load_s": cost.load_s, "other_zone_s": replica.detour_s}
+        return {name: seconds for name, seconds in seldom.items() if seconds} | {
             "ahead_tokens": cost.ahead,
             "held_tokens": cost.held,
             "uncached_tokens": cost.uncached,

@@ -25,6 +25,7 @@ from routing_agent.core.shapes import ShapeMemory, TokenRatios
 from routing_agent.core.speed import Speed
 from routing_agent.core.table import Model, Table, compile_table
 from routing_agent.core.waiting import WaitingLine
+from routing_agent.core.zones import own_zone, set_apart
 from routing_agent.wire import PREFIX_POLICIES, Endpoint, Pool, RoutingTable, Tenant
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class PoolState:
         "spares",
         "speed",
         "uses_prefixes",
+        "zone",
     )
 
     def __init__(self, pool: Pool, replicas: Iterable[Replica], *, seed: int, now: float) -> None:
@@ -97,6 +99,7 @@ class PoolState:
         self.gossip: Gossip | None = None  # set where there are other agents to tell
         self.siblings: Siblings | None = None  # other processes that choose for this pool too
         self.spares: list[Replica] = []  # the least loaded at the last choice; see `shortlist`
+        self.zone = ""  # of this agent, if some replicas are in another; see `stand_in`
         self.adopt(pool, replicas, seed=seed)
 
     def adopt(self, pool: Pool, replicas: Iterable[Replica], *, seed: int) -> None:
@@ -124,6 +127,10 @@ class PoolState:
     def make_line(self) -> WaitingLine[Any]:
         """Make the queue of this process."""
         return WaitingLine(self.shares)
+
+    def stand_in(self, zone: str) -> None:
+        """Note where this agent is."""
+        self.zone = zone if set_apart(self.replicas, zone, self.settings.zone_margin_s) else ""
 
     def ring(self) -> Ring:
         """Give the pool's hash ring, over all its replicas whatever their state."""
@@ -251,6 +258,7 @@ class Fleet:
         self.shapes = ShapeMemory()
         self.ratios = TokenRatios()
         self.generation = 0  # grows with every `apply`
+        self.node = self.given_zone = ""  # where this agent runs
 
     def apply(self, table: RoutingTable, *, now: float, wall: float) -> FleetChange:
         """Make `table` the current one at once; `now` is monotonic, `wall` is Unix seconds.
@@ -348,6 +356,9 @@ class Fleet:
                 state.adopt(pool, replicas, seed=table.hash_seed)
             pools[name] = state
         self.pools = pools
+        zone = own_zone(self.node, self.given_zone, table.pools.values())
+        for state in pools.values():
+            state.stand_in(zone)
 
     def _apply_gates(self, table: Table, now: float) -> None:
         for name, gate in list(self.gates.items()):

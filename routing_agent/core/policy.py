@@ -61,6 +61,7 @@ class Candidates(Protocol):
     index: PrefixIndex
     numbered: dict[int, Replica]
     spares: list[Replica]
+    zone: str
 
     @property
     def replicas(self) -> Sequence[Replica]:

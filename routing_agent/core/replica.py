@@ -39,7 +39,7 @@ class Replica:
     """The mutable runtime of one replica. All times are monotonic seconds of this agent."""
 
     __slots__ = ("adapters", "blocked", "breaker", "cache", "cached_prompt_tokens_total",
-                 "ceiling", "doubts", "ejections_total", "endpoint", "engine_version",
+                 "ceiling", "detour_s", "doubts", "ejections_total", "endpoint", "engine_version",
                  "errors_total", "figures", "health", "health_reason", "hearsay", "id",
                  "inflight_at_scrape", "inflight_requests", "inflight_tokens", "is_gone",
                  "kv_capacity_tokens", "last_token_at", "leaving_at", "max_running",
@@ -83,6 +83,7 @@ class Replica:
         self.profile = PrefixProfile()
         self.prefill, self.hearsay = Prefill(), Hearsay()
         self.ceiling: int | None = None  # how many requests of ours it has room for; None: any
+        self.detour_s = 0.0  # that it must be sooner by: it is in another zone than this agent
         self.blocked = ""  # why no new request may come here; "" = it may
         self._measure_room()
         self._judge()

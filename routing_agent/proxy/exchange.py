@@ -223,6 +223,8 @@ class Exchange(RetriedRequest):
         assert replica is not None and pool is not None and request is not None  # noqa: S101, PT018
         self.choice = choice
         self.attempts += 1
+        if choice.spill:
+            self.proxy.metrics.spills_total[(pool.pool.name, choice.spill)] += 1
         if self._ticket is not None:
             self.proxy.line(pool.pool.name).pace.served(now)
             self._ticket = None

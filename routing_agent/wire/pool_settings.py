@@ -40,6 +40,8 @@ class PoolSettings(Message, frozen=True, kw_only=True):
     hit_dial: Annotated[float, Meta(ge=0)] = 3.0
     load_dial: Annotated[float, Meta(ge=0)] = 1.0
     session_margin_s: Annotated[float, Meta(ge=0)] = 0.1
+    # How much sooner a replica in another zone than the agent's must be; 0: zones do not count.
+    zone_margin_s: Annotated[float, Meta(ge=0)] = 0.1
     near_tie_ratio: Ratio = 0.05
     near_tie_s: Annotated[float, Meta(ge=0)] = 0.05
     profile_idle_s: Seconds = 1200.0

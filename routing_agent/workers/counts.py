@@ -45,6 +45,7 @@ class Counts:
         self.requests = metrics.requests
         self.retries = metrics.retries
         self.shed = metrics.sheds
+        self.spills = metrics.spills_total
         self.paths = metrics.paths
         self.shadows = dict(metrics.shadows)
         self.decisions = metrics.decisions
@@ -75,6 +76,7 @@ class WorkerMetrics(Metrics):
             return
         counts = Counts(self)
         self.requests, self.retries, self.sheds = Counter(), Counter(), Counter()
+        self.spills_total = Counter()
         self.paths, self.decisions, self.decision_sum_s = {}, 0, 0.0
         self.shadows.clear()
         self._on_counts(counts)

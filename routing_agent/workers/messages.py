@@ -26,6 +26,7 @@ class Begin(Message):
     number: int  # from 0
     scheme_files: tuple[str, str] | None  # certificate of the traffic port, and its key
     engine_ca_file: str | None
+    place: tuple[str, str]  # node and zone of the agent
     keep_below: int  # of the hash of a request's id: see `core.sampling`
     leases: bool  # limits are shared with other agents
     keeps_pairs: bool
@@ -172,6 +173,7 @@ class Counted(Message):
     requests: list[tuple[str, str, str, str, int]]  # pool, model, version, code: not yet in records
     retries: list[tuple[str, str, int]]  # pool, version
     shed: list[tuple[str, str, str, int]]  # pool, version, policy
+    spills: list[tuple[str, str, int]]  # pool, reason
     paths: list[tuple[str, str, str, list[int]]]
     shadows: dict[str, int]
     decisions: int

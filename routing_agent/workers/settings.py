@@ -14,6 +14,7 @@ class WorkerSettings:
     workers: int
     certificate: tuple[str, str] | None
     engine_ca_file: str | None
+    place: tuple[str, str] = ("", "")  # node and zone
     log_level: str
 
 
@@ -24,5 +25,6 @@ def settings_of(config: Config) -> WorkerSettings:
         workers=config.workers,
         certificate=None if certificate is None else (str(certificate[0]), str(certificate[1])),
         engine_ca_file=None if ca_file is None else str(ca_file),
+        place=config.place,
         log_level=config.log_level,
     )

@@ -216,6 +216,7 @@ class Workers:
                 number=worker.number,
                 scheme_files=settings.certificate,
                 engine_ca_file=settings.engine_ca_file,
+                place=settings.place,
                 keep_below=self.keep_below,
                 leases=self.shares_limits,
                 keeps_pairs=self.on_pair is not None,

@@ -136,6 +136,7 @@ class Worker:
     def _take_begin(self, begin: say.Begin) -> None:
         memory, self.number = self._memory, begin.number
         self.fleet = SharedFleet(memory, begin.number)
+        self.fleet.node, self.fleet.given_zone = begin.place
         self.fleet.publish = self._publish
         self.fleet.bus.on_room = self._room
         self.fleet.bus.on_charge = self._charge
@@ -301,6 +302,7 @@ class Worker:
                 requests=[(*key, n) for key, n in counts.requests.items()],
                 retries=[(*key, n) for key, n in counts.retries.items()],
                 shed=[(*key, n) for key, n in counts.shed.items()],
+                spills=[(*key, n) for key, n in counts.spills.items()],
                 paths=[(*key, n) for key, n in counts.paths.items()],
                 shadows=dict(counts.shadows),
                 decisions=counts.decisions,

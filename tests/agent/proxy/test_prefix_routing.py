@@ -10,6 +10,7 @@ import msgspec
 
 from routing_agent import wire
 from routing_agent.core.explain import explain
+from routing_agent.metrics_page import render
 from routing_agent.proxy.prompt import chained
 from routing_agent.proxy.request import parse
 from tests.agent.proxy.client import RawClient, chat
@@ -183,3 +184,19 @@ async def test_streams_tell_the_engines_count_too(rig: Rig) -> None:
     home = next(r for r in rig.fleet.replicas.values() if len(r.profile))
     assert home.cache.expected_tokens_total >= 500
     assert home.prefill.tokens_per_s > 0
+
+
+async def test_who_leaves_the_agents_zone_is_counted_with_the_reason(rig: Rig) -> None:
+    await rig.start(obliging(), obliging())
+    [row] = rig.table.pools
+    rig.fleet.given_zone = "a"
+    ends = tuple(rig.endpoint(i, zone="ab"[i]) for i in range(2))
+    rig.apply(pools=(msgspec.structs.replace(row, endpoints=ends),))
+    for _ in range(6):
+        assert (await rig.ask(chat())).status == 200
+    assert (rig.calls, dict(rig.proxy.metrics.spills_total)) == ([6, 0], {})
+    rig.replica(0).note_health(False, "off", time.monotonic())
+    assert (await rig.ask(chat())).status == 200
+    assert rig.calls == [6, 1]
+    page = render(rig.proxy.metrics, rig.fleet, now=time.monotonic())
+    assert 'signalbox_zone_spills_total{pool="p",reason="no_replica"} 1' in page
