@@ -82,8 +82,7 @@ def test_a_request_leaves_its_zone_for_the_margin_for_a_prefix_or_if_it_must() -
     here.prefill.clear()
     there.profile.resize(100)
     there.profile.insert(BLOCKS, NOW)
-    state.demand.note(1e9, NOW)  # a pool that is busy: saved work counts in full
-    choice = chosen(state, asked(blocks=BLOCKS))
+    choice = chosen(state, asked(blocks=BLOCKS, prompt_tokens=25_600, block_tokens=640.0))
     assert (choice.replica, choice.spill) == (there, "prefix")
     here.note_health(False, "off", NOW)
     choice = chosen(state, asked())
