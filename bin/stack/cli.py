@@ -37,12 +37,16 @@ def _up(words: list[str]) -> int:
     parser.add_argument("--empty", action="store_true", help="no demo fleet")
     parser.add_argument("--no-traffic", action="store_true", help="no sample traffic")
     parser.add_argument("--port-base", type=int, metavar="N", help="count ports from N (8000)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes of each agent (1)"
+    )
     given = parser.parse_args(words)
     options = up.Options(
         detach=given.detach,
         empty=given.empty,
         traffic=not given.no_traffic,
         port_base=given.port_base,
+        workers=given.workers,
     )
     return up.run(options, given.service)
 

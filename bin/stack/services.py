@@ -66,6 +66,7 @@ class Plan:
     ports: Ports
     demo: bool = True
     traffic: bool = True
+    workers: int = 1  # processes of each agent
     redis_server: Path | None = None  # None: REDIS_URL names a real one
     redis_url: str = ""
     database_url: str = ""
@@ -215,6 +216,7 @@ def _agent(plan: Plan, places: Places, number: int) -> Service:
                  "--port", str(plan.ports.traffic(number)),
                  "--admin-port", str(plan.ports.admin(number)),
                  "--drain-timeout", str(AGENT_DRAIN_S),
+                 "--workers", str(plan.workers),
                  *(_demo_node(plan, number) if plan.demo else ())),
         probe=Probe(kind="http", target=local(plan.ports.admin(number), "/readyz")),
         url=local(plan.ports.traffic(number)),

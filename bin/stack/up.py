@@ -44,12 +44,13 @@ class Options:
     empty: bool = False
     traffic: bool = True
     port_base: int | None = None
+    workers: int = 1  # processes of each agent
 
     @property
     def remembered(self) -> dict[str, Any]:
         """What makes one running stack differ from another."""
         return {"port_base": self.port_base or DEFAULT_PORT_BASE, "empty": self.empty,
-                "traffic": self.traffic}  # fmt: skip
+                "traffic": self.traffic, "workers": self.workers}  # fmt: skip
 
 
 def run(options: Options, name: str | None) -> int:
@@ -95,7 +96,7 @@ def _join(here: Places, options: Options) -> None:
     """Accept a stack that runs as asked, and bring back what it holds down."""
     running = status.known(here)["options"]
     asked = options.remembered
-    differs = [k for k in asked if asked[k] != running[k] and _was_asked(k, options)]
+    differs = [k for k in asked if asked[k] != running.get(k, asked[k]) and _was_asked(k, options)]
     if differs:
         shown = ", ".join(f"{k.replace('_', '-')}={running[k]}" for k in differs)
         raise ProblemError(
@@ -145,6 +146,7 @@ def make_plan(here: Places, options: Options, numbers: Ports) -> Plan:
         ports=numbers,
         demo=not options.empty,
         traffic=options.traffic,
+        workers=options.workers,
         redis_server=None if real_redis else redis_server.find(here),
         redis_url=real_redis or redis_server.url(here, numbers),
         database_url=os.environ.get("DATABASE_URL", ""),
