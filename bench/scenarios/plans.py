@@ -15,7 +15,7 @@ from routing_agent.wire import PolicyName, PoolSettings
 
 RATE: Final = 3650.0  # prompt tokens a second of a replica
 KV_BLOCKS: Final = 8000  # of 64 tokens
-CONVERSATIONS: Final = 0.33  # new ones a second for each replica: about 60 % of it with good hits
+CONVERSATIONS: Final = 0.33  # new ones a second for each replica: 40 % of it with good hits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,7 @@ def hot_prefix(times: Times, replicas: int) -> Course:
     """A thousand sessions begin with a text of 8,000 tokens; their own words fill a replica."""
     work = Workload()
     usual = _usual(work, times, replicas)
-    rate = 1000.0 / 120.0 * replicas / 8
-    rates = _only_between(times, rate)
+    rates = _only_between(times, 1000.0 / 120.0)
     hot = work.alike(8000, 448, rates, times.over, name="hot")
     return Course(
         replicas=replicas,
@@ -92,10 +91,12 @@ def hot_prefix(times: Times, replicas: int) -> Course:
 
 
 def scaled(times: Times, replicas: int) -> Course:
-    """Half of the replicas serve; the load doubles, a while later all do; then it falls again."""
+    """Half of the replicas serve; three times the load comes, more than they can compute; a while
+    later all serve; then the load falls again, and when that has lasted half of them go.
+    """
     work, half = Workload(), replicas // 2
     usual = CONVERSATIONS * half
-    rates = ((0.0, usual), (times.begins, usual * 2), (times.ends, usual))
+    rates = ((0.0, usual), (times.begins, usual * 3), (times.ends, usual))
     late = times.event / 6  # as long as it took to see it and to start replicas
     return Course(
         replicas=replicas,
@@ -103,7 +104,7 @@ def scaled(times: Times, replicas: int) -> Course:
         requests=in_order(work.conversations(rates, times.over)),
         changes=(
             Resize(at_s=times.begins + late, replicas=replicas),
-            Resize(at_s=times.ends + late, replicas=half),
+            Resize(at_s=times.ends + times.after / 2, replicas=half),
         ),
     )
 

@@ -69,7 +69,7 @@ def run(setting: Setting, rounds: int, names: Sequence[str], out: Path | None) -
     peers = [p for p in setting.peers() if not names or p.name in names]
     rows = []
     for number in range(rounds):
-        at = number % len(peers)
+        at = (number + setting.crowd.seed) % len(peers)
         for peer in peers[at:] + peers[:at]:
             progress(f"round {number + 1} of {rounds}: {peer.name}")
             try:
