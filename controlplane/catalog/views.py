@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django.db import transaction
 from django.db.models import F, Prefetch
+from django.urls import reverse
 
-from controlplane.catalog import selectors
+from controlplane.audit.asking import Asking
+from controlplane.catalog import selectors, services
 from controlplane.catalog.filters import VersionFilter
+from controlplane.catalog.forms import VersionForm
+from controlplane.catalog.models import Model
 from controlplane.console.listing import Listing
 
 ORDER = ("-pool_count", "model__name", "name")
@@ -40,3 +45,32 @@ class VersionList(Listing):
             .prefetch_related("pools", Prefetch("model__splits"))
             .order_by(F("retired_at").asc(nulls_first=True), *ORDER)
         )
+
+
+class RegisterVersion(Asking):
+    """Register a version of a model; of a name that is new, the model as well."""
+
+    nav_name = "versions"
+    title = "Register a version"
+    explained = (
+        "A version is weights with the engine settings that serve them, and never changes."
+        " Next a pool of it is created."
+    )
+    button = "Register version"
+
+    def form(self, data: Any, **address: Any) -> VersionForm:
+        """Give the form."""
+        return VersionForm(data)
+
+    @transaction.atomic
+    def change(self, form: VersionForm, who: dict[str, Any], **address: Any) -> str:
+        """Register it."""
+        given = form.cleaned_data
+        if not Model.objects.filter(name=given["model"]).exists():
+            services.create_model(name=given["model"], kind=given["kind"], **who)
+        services.create_version(model=given["model"], name=given["name"], **form.facts(), **who)
+        return f"Version {given['name']} of {given['model']} registered."
+
+    def back(self, **address: Any) -> str:
+        """Go to all versions."""
+        return reverse("versions")

@@ -9,6 +9,7 @@ from controlplane.fleet.views import (
     charts,
     nodes,
     pools,
+    register,
     replicas,
     shadows,
     which_model,
@@ -16,6 +17,8 @@ from controlplane.fleet.views import (
 
 urlpatterns = [
     path("pools/", pools.PoolList.as_view(), name="pools"),
+    path("register/pool/", register.RegisterPool.as_view(), name="register-pool"),
+    path("register/replica/", register.RegisterReplica.as_view(), name="register-replica"),
     path("pools/<slug:slug>/", pools.PoolPage.as_view(), name="pool"),
     path("pools/<slug:slug>/edit/", pools.PoolEdit.as_view(), name="pool-edit"),
     path("pools/<slug:slug>/shadow/", shadows.ShadowEdit.as_view(), name="pool-shadow"),

@@ -17,6 +17,7 @@ from django.utils import timezone
 from controlplane import backlog, readiness, wake
 from controlplane.audit.models import AuditEvent
 from controlplane.audit.selectors import fleet_revision
+from controlplane.catalog.models import ModelVersion
 from controlplane.console import preferences
 from controlplane.console.mixins import Page, RoleRequired, fragment
 from controlplane.domain.attention import Problem
@@ -86,6 +87,7 @@ class Overview(Page):
             loops_late=[r.name for r in plane.loops if attention.lateness_s(r)],
             prometheus=prometheus_state(),
             happened=happenings.last_hour(),
+            has_versions=bool(pools) or ModelVersion.objects.filter(retired_at=None).exists(),
             **kwargs,
         )
 

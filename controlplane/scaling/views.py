@@ -53,12 +53,14 @@ class ScalingPage(Page):
         """Gather everything of one pool."""
         slug = kwargs["slug"]
         pool = fleet.pool(slug)
+        offer = f'{{"pool": "{slug}", "min_replicas": 1, "max_replicas": 4}}'
         policy = selectors.policies().filter(pool=pool).first()
         context: dict[str, Any] = {
             "title": f"Scaling of {slug}",
             "api_path": f"/api/v1/scaling-policies/{slug}/" if policy else "",
             "pool": pool,
             "policy": policy,
+            "offer_body": offer,
         }
         if policy is not None:
             row = rows.scaling_row(policy, timezone.now())

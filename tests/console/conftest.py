@@ -203,6 +203,7 @@ def pages(fleet: Fleet) -> list[str]:
         "/pools/chat/",
         "/pools/embed/",
         "/pools/chat/edit/",
+        "/register/pool/",
         f"/replicas/{fleet.ready.public_id}/",
         f"/replicas/{fleet.ejected.public_id}/",
         "/nodes/",

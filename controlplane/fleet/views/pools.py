@@ -81,6 +81,8 @@ class PoolPage(Page):
             "shadow": selectors.shadows().filter(pool=pool).first(),
             "shadow_of": selectors.shadows().filter(shadow_pool=pool),
             "page_has_window": True,
+            "offer_address": f"{reverse('register-replica')}?pool={pool.slug}",
+            "offer_body": f'{{"pool": "{pool.slug}", "url": "http://HOST:PORT"}}',
         }
         if not getattr(self.request, "htmx", False):
             chosen = preferences.read(self.request).window
