@@ -10,14 +10,21 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, MutableMapping
 from importlib import import_module
 from typing import Any, Final
 
+import structlog
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections
+
+from controlplane.domain.amounts import size
+
+log = structlog.get_logger(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -26,6 +33,8 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 # Agents' reports after a long outage are the largest other bodies: `api.agents.BODY_LIMIT_BYTES`.
 OTHERS_BYTES: Final = 17 * 1024 * 1024
+# Of a body in the temporary folder: as the server takes it, and its files as they are parsed.
+COPIES: Final = 2
 OVERHEAD_BYTES: Final = 2 * 1024 * 1024  # fields and boundaries of a form
 _UPLOADS: Final = re.compile(r"(?:/api/v1/adapters/?|(?:/t/[a-z0-9-]{1,63})?/adapters/upload/)\Z")
 
@@ -48,7 +57,23 @@ class BodyLimit:
         if is_upload and not await _is_known(scope):
             said = "Sign in, or send a token as `Authorization: Bearer …`, before you upload."
             return await _refuse(send, 401, "unauthorized", said)
+        if is_upload and (said := _lacking(_declared(scope))):
+            return await _refuse(send, 503, "storage_failed", said)
         return await self._app(scope, _counted(receive, limit), send)
+
+
+def _lacking(length: int) -> str:
+    """Say what is wrong if an upload does not fit where it is kept while it is read, or ""."""
+    folder = tempfile.gettempdir()
+    free, needed = shutil.disk_usage(folder).free, COPIES * length + OVERHEAD_BYTES
+    if free >= needed:
+        return ""
+    log.error("upload_without_room", folder=folder, free_bytes=free, needed_bytes=needed)
+    return (
+        f"The control plane has no room to read this upload: {size(free)} are free in its temporary"
+        f" folder, {size(needed)} are needed. Nothing was kept; upload it again once an admin has"
+        " made room there."
+    )
 
 
 def _declared(scope: Message) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from controlplane import body_limit
 from controlplane.body_limit import OTHERS_BYTES, BodyLimit
 from controlplane.tenants import services
 from tests.controlplane.staff import signed_in
@@ -21,6 +23,14 @@ UPLOAD = "/api/v1/adapters/"
 async def _no_connection_stays():
     yield
     await sync_to_async(connections.close_all)()
+
+
+class DiskUsage(NamedTuple):
+    """What `shutil.disk_usage` gives."""
+
+    total: int
+    used: int
+    free: int
 
 
 class Rig:
@@ -101,3 +111,20 @@ async def test_an_upload_of_somebody_known_is_read():
 async def test_an_upload_has_a_limit_too(settings):
     settings.ADAPTER_LIMIT_BYTES = 1000
     assert await Rig().call(declared=10_000_000) == 413
+
+
+async def test_an_upload_for_which_the_temporary_folder_has_no_room_is_refused_in_words(
+    monkeypatch,
+):
+    @sync_to_async
+    def known() -> dict:
+        return {"cookie": f"sessionid={signed_in().cookies['sessionid'].value}"}
+
+    headers = await known()
+    monkeypatch.setattr(body_limit.shutil, "disk_usage", lambda folder: DiskUsage(10, 9, 3 * 2**20))
+    small, large = Rig(), Rig()
+    assert await small.call(declared=1000, **headers) == 0
+    assert await large.call(declared=2**20, **headers) == 503
+    error = json.loads(large.answers[1]["body"])["error"]
+    assert error["code"] == "storage_failed"
+    assert "3 MiB are free in its temporary folder, 4 MiB are needed" in error["message"]

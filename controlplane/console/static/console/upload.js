@@ -12,6 +12,10 @@
     button.disabled = is;
     area.hidden = !is;
   }
+  function refusal(request) {  // what was refused before a page could be made is told as JSON
+    if (!/json/.test(request.getResponseHeader("Content-Type"))) return "";
+    try { return JSON.parse(request.responseText).error.message; } catch { return ""; }
+  }
   function say(words) {
     const box = Object.assign(document.createElement("div"), { className: "problem-box", textContent: words });
     box.setAttribute("role", "alert");
@@ -32,7 +36,9 @@
       const address = request.getResponseHeader("HX-Redirect");
       if (address) return void window.location.assign(address);
       busy(false);
-      if (request.status >= 500 || !request.responseText) return say("Signalbox failed at this. Nothing was kept; try again.");
+      const told = refusal(request);
+      if (told) return say(told);
+      if ((request.status >= 500 && request.status !== 503) || !request.responseText) return say("Signalbox failed at this. Nothing was kept; try again.");
       result.innerHTML = request.responseText;  // rendered and escaped by our own server
       result.scrollIntoView({ block: "nearest" });
     });
