@@ -13,9 +13,12 @@ from controlplane.console import actions
 from controlplane.console.listing import Listing
 from controlplane.console.mixins import Action, Page, back_to, requested
 from controlplane.domain import shadow_pairs
+from controlplane.fleet import rows
 from controlplane.fleet import selectors as fleet
 from controlplane.rollouts import selectors, services
 from controlplane.rollouts.filters import ShadowPairFilter
+from controlplane.telemetry.live import Reports
+from controlplane.telemetry.snapshots import NoData
 
 OUTCOME_CHIPS = {"same": "ok", "differs": "warning", "failed": "failed"}
 
@@ -48,9 +51,17 @@ class ShadowPairList(Listing):
             counts=selectors.pair_counts(found),
             chips=OUTCOME_CHIPS,
             shadows=fleet.shadows(),
+            copies=copies(rows.reports()),
             kept_days=settings.SHADOW_RETENTION_DAYS,
             **kwargs,
         )
+
+
+def copies(reports: Reports | NoData) -> list[tuple[str, int]] | None:
+    """Give what agents tell became of copies; None: nothing of theirs is known now."""
+    if isinstance(reports, NoData):
+        return None
+    return shadow_pairs.copies_told(report.shadow_copies for report, _ in reports.values())
 
 
 class ShadowPairPage(Page):

@@ -199,6 +199,7 @@ class Reporter:
             engines=sources.engines(),
             waiting=sources.traffic.waiting(),
             paths=sources.metrics.paths_report(),
+            shadow_copies=dict(sources.metrics.shadows),
             leases=sources.metrics.leases.report(),
             open_connections=sources.traffic.open_connections,
             memory_bytes=resident_bytes(),

@@ -191,6 +191,7 @@ class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report")
     engines: tuple[EngineProcess, ...] = ()  # that this agent started
     waiting: tuple[PoolWaiting, ...] | None = None  # None: an older agent, which does not tell
     paths: tuple[ModelPath, ...] = ()
+    shadow_copies: dict[str, Count] = {}  # since the agent began, by what became of them
     leases: LeaseHealth | None = None  # None: an older agent, which does not tell
     open_connections: Count = 0
     memory_bytes: Count | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.domain.shadow_pairs import Marked, marked, outcome
+from controlplane.domain.shadow_pairs import Marked, copies_told, marked, outcome
 from routing_agent import wire
 
 
@@ -32,3 +32,13 @@ def test_outcomes(shadow, is_same, said):
 def test_a_text_is_cut_where_it_begins_to_differ():
     assert marked("abcd", 2) == Marked(same="ab", rest="cd")
     assert marked("abcd", None) == Marked(same="abcd", rest="")
+
+
+def test_what_became_of_copies_is_added_up_over_agents_in_words():
+    told = [{"answered": 3, "dropped_limit": 1, "newer": 2}, {"answered": 4, "failed": 0}]
+    assert copies_told(told) == [
+        ("answered", 7),
+        ("not made: as many were under way as may be", 1),
+        ("newer", 2),
+    ]
+    assert copies_told([]) == []

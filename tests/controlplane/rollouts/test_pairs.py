@@ -10,8 +10,9 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from controlplane.audit.models import AuditEvent
-from controlplane.rollouts import services, tasks
+from controlplane.rollouts import services, tasks, views_pairs
 from controlplane.rollouts.models import ShadowPair
+from controlplane.telemetry.snapshots import NoData
 from routing_agent import wire
 from tests.controlplane.calling import caller, ok, problem
 from tests.controlplane.staff import poll, signed_in
@@ -91,6 +92,16 @@ def test_the_list_counts_and_filters_and_the_page_shows_both_sides():
     other = client.get("/shadow-pairs/u3/").content.decode()
     assert "the engine answered 500" in other
     assert client.get("/shadow-pairs/u9/").status_code == 404
+
+
+def test_copies_that_were_not_made_are_told_too(monkeypatch):
+    counts = {"answered": 2, "dropped_limit": 9}
+    report = wire.Report(agent="a", number=1, started_at=0.0, sent_at=0.0, shadow_copies=counts)
+    monkeypatch.setattr(views_pairs.rows, "reports", lambda: {"a": (report, 1.0)})
+    shown = signed_in("viewer").get("/shadow-pairs/").content.decode()
+    assert "<strong>9</strong> not made: as many were under way as may be" in shown
+    monkeypatch.setattr(views_pairs.rows, "reports", lambda: NoData("Redis does not answer"))
+    assert "Copies since" not in signed_in("admin").get("/shadow-pairs/").content.decode()
 
 
 def test_an_empty_list_says_what_pairs_are():
