@@ -24,6 +24,7 @@ COMMANDS = {
     "choose": ("bench.choosing", "what a choice costs, by policy and size of the pool"),
     "scenarios": ("bench.scenarios.command", "what a fleet lives through, policy by policy"),
     "conversations": ("bench.conversations", "what policies find cached of multi-turn talks, live"),
+    "workers": ("bench.workers", "what several processes of one agent cost and carry"),
     "load": ("bench.live.command", "a real trace's arrivals and lengths as live traffic"),
     "model": ("bench.model.command", "how far the engine model is off a live engine"),
 }

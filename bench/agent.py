@@ -1,6 +1,6 @@
 """Our agent as it runs under a control plane, with the table given instead of delivered.
 
-python -m bench.agent PORT FOLDER ENGINE_PORT… [--policy NAME]
+python -m bench.agent PORT FOLDER ENGINE_PORT… [--policy NAME] [--workers N]
 
 Everything a request meets in production is on: a key, the tenant's limits on requests, tokens and
 concurrency (too high to be reached), metrics, usage records on disk, probes and scrapes.
@@ -8,10 +8,10 @@ concurrency (too high to be reached), metrics, usage records on disk, probes and
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import hashlib
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -70,14 +70,12 @@ async def take_reports(parts: Parts, spool: UsageSpool) -> None:
             await spool.acknowledge(usage[-1].number)
 
 
-async def live(
-    port: int, folder: Path, engine_ports: list[int], settings: wire.PoolSettings
-) -> None:
+async def live(port: int, folder: Path, routes: wire.RoutingTable, workers: str) -> None:
     """Serve until told to stop."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    parts = Parts.build(serve_config(["--worker-urls", "http://unused"]))
-    parts.apply_at(table(engine_ports, settings), time.time())
+    parts = Parts.build(serve_config(["--worker-urls", "http://unused", "--workers", workers]))
+    parts.apply_at(routes, time.time())
     spool = UsageSpool(folder / "usage.jsonl")
     proxy = parts.proxy(spool.add)
     await proxy.start("127.0.0.1", port)
@@ -94,8 +92,12 @@ async def live(
 
 if __name__ == "__main__":
     log.configure("warning")
-    words, policy = sys.argv[1:], wire.PoolSettings().policy
-    if "--policy" in words:
-        *words, _, policy = words  # type: ignore[assignment]
-    ports = [int(port) for port in words[2:]]
-    uvloop.run(live(int(words[0]), Path(words[1]), ports, wire.PoolSettings(policy=policy)))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("engines", type=int, nargs="+")
+    parser.add_argument("--policy", default=wire.PoolSettings().policy)
+    parser.add_argument("--workers", default="1")
+    given = parser.parse_args()
+    routes = table(given.engines, wire.PoolSettings(policy=given.policy))
+    uvloop.run(live(given.port, given.folder, routes, given.workers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from routing_agent.core.fleet import Fleet
@@ -73,8 +74,10 @@ class Sums:
         """Drop what a worker that is gone believed; what it counted stays."""
         current = set(self._fleet.replicas.values())
         self._beliefs = {r: told for r, told in self._beliefs.items() if r in current}
-        for told in self._beliefs.values():
-            told.pop(worker, None)
+        for replica, told in self._beliefs.items():
+            gone = told.pop(worker, None)
+            if gone is not None and gone.adapters:
+                replica.adapters.running.subtract(gone.adapters)
 
     def _believe(self, replica: Replica, worker: int, told: say.AtReplica) -> None:
         """Report what workers believe of a cache: they hear of all placements, so the most do."""
@@ -87,3 +90,7 @@ class Sums:
             speeds = [one.tokens_per_s for one in beliefs.values()]
             replica.prefill.tokens_per_s = sum(speeds) / len(speeds)
             replica.cache.events = told.kv_events
+        running: Counter[str] = Counter()
+        for one in beliefs.values():
+            running.update(one.adapters)
+        replica.adapters.running = running

@@ -30,7 +30,7 @@ def described(memory: SharedMemory, workers: Iterable[WorkerProcess]) -> list[di
         {
             "worker": worker.number,
             "pid": worker.pid,
-            "serves": worker.is_ready,
+            "serves": worker.serves,
             "open_connections": memory.ints[worker.number * WORKER_CELLS + CONNECTIONS],
             "running_requests": memory.ints[worker.number * WORKER_CELLS + RUNNING],
         }

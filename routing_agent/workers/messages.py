@@ -152,7 +152,11 @@ class Question(Message):
 
 
 class Ready(Message):
-    """It can serve."""
+    """It knows the configuration, and can serve once it is told to."""
+
+
+class Serving(Message):
+    """It accepts clients."""
 
 
 class Applied(Message):
@@ -193,6 +197,7 @@ class AtReplica(msgspec.Struct, omit_defaults=True):
     blocks: int = 0
     capacity_blocks: int = 0
     kv_events: str = ""
+    adapters: dict[str, int] = {}  # requests under way
 
 
 class AtReplicas(Message):
@@ -265,6 +270,7 @@ ToWorker = (
 )
 ToSupervisor = (
     Ready
+    | Serving
     | Applied
     | Finished
     | Counted

@@ -69,6 +69,7 @@ def show(replica: SharedReplica, seen: Seen, now: float) -> None:
     replica.model_names = seen.model_names
     if replica.adapters.listed != seen.adapters:
         replica.adapters.note_listed(seen.adapters, now)
+    replica.seen_adapters = seen.adapters
     replica.doubts = cast(dict[DoubtSource, str], dict(seen.doubts))
     replica.note_facts(kv_capacity_tokens=seen.kv_capacity_tokens, max_running=seen.max_running)
     replica.look()

@@ -32,7 +32,8 @@ class WorkerProcess:
         on_gone: Callable[[WorkerProcess], None],
     ) -> None:
         self.number = number
-        self.is_ready = False
+        self.is_ready = False  # to serve
+        self.serves = False
         self.is_gone = False
         self.drained: int | None = None  # how many requests it cut off when it ended
         self.started_at = 0.0  # monotonic
@@ -86,7 +87,7 @@ class WorkerProcess:
 
     def _gone(self) -> None:
         self.is_gone = True
-        self.is_ready = False
+        self.is_ready = self.serves = False
         self._on_gone(self)
 
 

@@ -35,6 +35,7 @@ class SharedReplica(Replica):
         "own_requests",
         "own_tokens",
         "publish",
+        "seen_adapters",
         "slot",
     )  # fmt: skip
 
@@ -57,6 +58,7 @@ class SharedReplica(Replica):
         self._own = -1 if worker < 0 else self._row + worker * REPLICA_CELLS
         self._claimed = 0
         self.own_requests = self.own_tokens = 0
+        self.seen_adapters: tuple[str, ...] = ()  # that the supervisor told of last
         self.publish: Publish | None = None  # tells the other processes what is rare
         if self._own >= 0:
             self.prefill = SharedPrefill(memory, self._own)

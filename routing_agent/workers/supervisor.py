@@ -75,7 +75,7 @@ class Workers:
         self._changed = asyncio.Event()  # something of some worker did
         self._tasks: set[asyncio.Task[None]] = set()
         self._clock_offset_s = 0.0
-        self._is_closed = False
+        self._is_closed = self._is_listening = False
         self._questions = Questions()
 
     # -- life ----------------------------------------------------------------------------------
@@ -90,8 +90,12 @@ class Workers:
         self._keep(self._observe())
         async with asyncio.timeout(START_LIMIT_S):
             await self._until(lambda: all(w.is_ready or w.is_gone for w in self._workers))
-        if not any(worker.is_ready for worker in self._workers):
-            raise OSError(0, "no worker process could be started; the log says why")
+            if not any(worker.is_ready for worker in self._workers):
+                raise OSError(0, "no worker process could be started; the log says why")
+            listener.listen(BACKLOG)  # not before: an open port is one that is served
+            self._is_listening = True
+            self._tell_all(say.Serve())
+            await self._until(lambda: any(w.serves for w in self._workers))
         bound: int = listener.getsockname()[1]
         return bound
 
@@ -162,7 +166,7 @@ class Workers:
 
     async def ask(self, body: bytes) -> bytes | None:
         """Ask a worker what it would choose, or b"" for its state; None: none has answered."""
-        worker = next((worker for worker in self._workers if worker.is_ready), None)
+        worker = next((worker for worker in self._workers if worker.serves), None)
         if worker is None:
             return None
         return await self._questions.ask(worker, body)
@@ -226,7 +230,6 @@ class Workers:
         if self._table is not None:
             worker.send(self._table)
             worker.send(say.Observed(self._observer.all()))
-        worker.send(say.Serve())
 
     def _gone(self, worker: WorkerProcess) -> None:
         self.fleet.memory.forget_worker(worker.number, self._slots.used)
@@ -277,6 +280,8 @@ class Workers:
                 self.on_pair(message.pair)
             case say.LeaseWanted():
                 self._lease(worker, message)
+            case say.Charged():
+                self._charged(worker, message)
             case _:
                 self._told_rarely(worker, message)
 
@@ -286,19 +291,28 @@ class Workers:
                 self._judged(worker, message)
             case say.Doubted():
                 self._doubted(message)
+            case say.AdapterLost():
+                self._lost(message)
             case say.RoomMade():
                 self._workers[message.worker].send(message)
-            case say.Charged():
-                self._charged(worker, message)
+            case say.Answer():
+                self._questions.answered(message)
+            case _:
+                self._lives(worker, message)
+
+    def _lives(self, worker: WorkerProcess, message: say.ToSupervisor) -> None:
+        match message:
             case say.Applied():
                 worker.applied = message.serial
             case say.Ready():
                 worker.is_ready = True
+                if self._is_listening:
+                    worker.send(say.Serve())
+            case say.Serving():
+                worker.serves = True
                 log.info("worker_serves", worker=worker.number, pid=worker.pid)
             case say.Drained():
                 worker.drained = message.cut
-            case say.Answer():
-                self._questions.answered(message)
         self._changed.set()
 
     def _lease(self, worker: WorkerProcess, wanted: say.LeaseWanted) -> None:
@@ -321,6 +335,11 @@ class Workers:
         replica = self.fleet.replicas.get(judged.replica)
         if isinstance(replica, SharedReplica):
             replica.sibling_judged(judged.verdict, judged.at, (judged.trial, judged.may_open))
+
+    def _lost(self, lost: say.AdapterLost) -> None:
+        replica = self.fleet.replicas.get(lost.replica)
+        if replica is not None:
+            replica.adapters.note_lost(lost.adapter, time.monotonic())
 
     def _charged(self, worker: WorkerProcess, charged: say.Charged) -> None:
         self._tell_all(charged, but=worker)
@@ -375,7 +394,6 @@ async def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         listener.bind(address)
-        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

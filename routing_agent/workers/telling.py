@@ -6,24 +6,35 @@ from collections.abc import Callable
 
 from routing_agent.core.replica import Replica
 from routing_agent.workers.fleet import SharedFleet
-from routing_agent.workers.messages import AtReplica, AtReplicas
+from routing_agent.workers.messages import AdapterLost, AtReplica, AtReplicas, Message
+from routing_agent.workers.replica import SharedReplica
 
 
 class Teller:
     """Remembers what was told."""
 
-    def __init__(self, fleet: SharedFleet, send: Callable[[AtReplicas], None]) -> None:
+    def __init__(self, fleet: SharedFleet, send: Callable[[Message], None]) -> None:
         self._fleet = fleet
         self._send = send
-        self._told: dict[Replica, tuple[int, int, int, int, float | None]] = {}
+        self._told: dict[Replica, tuple[int, int, int, int, float | None, dict[str, int]]] = {}
 
     def tell(self, _now: float) -> None:
         """Tell what is new of every replica."""
         replicas = [*self._fleet.replicas.values(), *self._fleet.leaving]
         self._told = {r: self._told[r] for r in replicas if r in self._told}
+        for replica in replicas:
+            if isinstance(replica, SharedReplica) and replica.seen_adapters:
+                self._tell_lost(replica)
         news = [one for replica in replicas if (one := self._news(replica)) is not None]
         if news:
             self._send(AtReplicas(news))
+
+    def _tell_lost(self, replica: SharedReplica) -> None:
+        """Tell which adapters are gone that were seen there, by what the engine answered."""
+        lost = set(replica.seen_adapters) - set(replica.adapters.listed)
+        replica.seen_adapters = replica.adapters.listed
+        for name in sorted(lost):
+            self._send(AdapterLost(replica.id, name))
 
     def _news(self, replica: Replica) -> AtReplica | None:
         now = (
@@ -32,8 +43,9 @@ class Teller:
             replica.ejections_total,
             replica.cache.expected_tokens_total,
             replica.last_token_at,
+            dict(replica.adapters.running),
         )
-        before = self._told.get(replica, (0, 0, 0, 0, None))
+        before = self._told.get(replica, (0, 0, 0, 0, None, {}))
         if now == before:
             return None
         self._told[replica] = now
@@ -48,4 +60,5 @@ class Teller:
             blocks=len(replica.profile),
             capacity_blocks=replica.profile.capacity_blocks,
             kv_events=replica.cache.events,
+            adapters=now[5],
         )

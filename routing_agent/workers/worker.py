@@ -171,6 +171,7 @@ class Worker:
             lambda: len(proxy.clients),
         )
         self._begun.set()
+        self.channel.send(say.Ready())
 
     def _take_puttable(self, put: say.PutTable) -> None:
         table = msgspec.json.decode(put.content, type=RoutingTable)
@@ -182,7 +183,7 @@ class Worker:
 
     def _take_serve(self, _message: say.Serve) -> None:
         self.acceptor.start()
-        self.channel.send(say.Ready())
+        self.channel.send(say.Serving())
 
     def _take_observed(self, observed: say.Observed) -> None:
         now = time.monotonic()

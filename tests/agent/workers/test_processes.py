@@ -187,6 +187,7 @@ async def test_several_processes_are_one_agent(scene):
     assert await scene.burst(30, settled=5) == {200: 5, 429: 25}
     # What is asked of the agent is answered by one that chooses.
     state = await scene.state()
+    await until(lambda: len(scene.agents[0].events("worker_serves")) == 2, within_s=120)
     assert [(one["worker"], one["serves"]) for one in state["workers"]] == [(0, True), (1, True)]
     assert state["fair_shares"]["chat"]["acme"] > 0
     await scene.limit(4)
