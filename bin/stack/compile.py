@@ -21,20 +21,19 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements-compile.txt"
 MODULES = (
     "core/adapters", "core/attention", "core/cache_aware", "core/cache_notes", "core/cascade",
-    "core/choose", "core/complexity", "core/continuation", "core/deadlines",
-    "core/ejection", "core/engine_errors", "core/engine_traits", "core/expected_ttft",
-    "core/explain", "core/fairness", "core/figures", "core/fleet", "core/gossip",
-    "core/hash_policy", "core/limits", "core/load", "core/load_policies", "core/policy",
-    "core/prefill", "core/prefix", "core/prefix_index", "core/profile", "core/replica",
-    "core/residence", "core/retries", "core/ring", "core/sampling", "core/sessions", "core/shapes",
-    "core/shares", "core/speed", "core/table", "core/waiting", "core/zones", "counts", "metrics",
+    "core/choose", "core/complexity", "core/continuation", "core/deadlines", "core/ejection",
+    "core/engine_errors", "core/engine_traits", "core/expected_ttft", "core/explain",
+    "core/fairness", "core/figures", "core/fleet", "core/gossip", "core/hash_policy", "core/limits",
+    "core/load", "core/load_policies", "core/policy", "core/prefill", "core/prefix",
+    "core/prefix_index", "core/profile", "core/replica", "core/replica_report", "core/residence",
+    "core/retries", "core/ring", "core/sampling", "core/sessions", "core/shapes", "core/shares",
+    "core/speed", "core/table", "core/waiting", "core/zones", "counts", "metrics",
     "proxy/admission", "proxy/again", "proxy/answer", "proxy/attempt", "proxy/continuation",
     "proxy/exchange", "proxy/headers", "proxy/held", "proxy/ids", "proxy/incoming", "proxy/ingress",
     "proxy/outcome", "proxy/prompt", "proxy/request", "proxy/server", "proxy/shadow_copy",
     "proxy/shadows", "proxy/splice", "proxy/stream", "proxy/tracing", "proxy/transcript",
-    "proxy/upstream", "proxy/which_model",
-    "workers/counts", "workers/fleet", "workers/gate", "workers/line", "workers/memory",
-    "workers/prefill", "workers/replica", "workers/ring",
+    "proxy/upstream", "proxy/which_model", "workers/counts", "workers/fleet", "workers/gate",
+    "workers/line", "workers/memory", "workers/prefill", "workers/replica", "workers/ring",
 )  # fmt: skip
 # Its own, because the project's configuration loads Django.
 CONFIGURATION = """[mypy]

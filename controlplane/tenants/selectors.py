@@ -10,10 +10,11 @@ from django.contrib.auth import get_user_model
 from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
-from controlplane.domain import quotas
+from controlplane.domain import quota_use
 from controlplane.domain.errors import NotFound
 from controlplane.domain.fleet_snapshot import TenantRow
-from controlplane.domain.quotas import Ledger, LimitUse
+from controlplane.domain.quota_use import LimitUse
+from controlplane.domain.quotas import Ledger
 from controlplane.domain.tables import tenant_limits
 from controlplane.tenants import keys
 from controlplane.tenants.models import (
@@ -119,7 +120,7 @@ def limit_use(tenant: Tenant, *, now: float) -> LimitUse:
     """Give what agents hold and what is left of a tenant's limits, as of now (Unix seconds)."""
     row = getattr(tenant, "limitledger", None)
     limits = tenant_limits(tenant_row(tenant))
-    return quotas.use(ledger(row) if row else Ledger(), limits, now)
+    return quota_use.use(ledger(row) if row else Ledger(), limits, now)
 
 
 def staff() -> QuerySet[StaffProfile]:

@@ -24,6 +24,7 @@ from routing_agent.control.signatures import SignatureRefused, Verifier
 from routing_agent.control.traffic import TrafficPort
 from routing_agent.core.explain import explain
 from routing_agent.core.fleet import Fleet
+from routing_agent.core.replica_report import report_of
 from routing_agent.metrics import Metrics
 from routing_agent.records import RecentRecords
 
@@ -234,8 +235,8 @@ class AdminPort:
             "open_connections": self.traffic.open_connections,
             "running_requests": self.traffic.running_requests,
             "memory_bytes": resident_bytes(),
-            "replicas": [r.report(now) for r in self.fleet.replicas.values()],
-            "leaving": [r.report(now) for r in self.fleet.leaving],
+            "replicas": [report_of(r, now) for r in self.fleet.replicas.values()],
+            "leaving": [report_of(r, now) for r in self.fleet.leaving],
             # Of tenants that waited in a pool's queue: the lowest counter comes next.
             "fair_shares": {
                 name: pool.shares.counters() for name, pool in self.fleet.pools.items()

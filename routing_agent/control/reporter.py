@@ -30,6 +30,7 @@ from routing_agent.control.spool import BATCH, UsageSpool
 from routing_agent.control.traffic import TrafficPort
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
+from routing_agent.core.replica_report import report_of
 from routing_agent.http_client import CallFailed, HttpClient, Response
 from routing_agent.metrics import Metrics
 
@@ -195,7 +196,7 @@ class Reporter:
             table_source=self.link.receiver.source,
             draining=sources.traffic.is_draining,
             node=sources.node(),
-            replicas=tuple(r.report(now) for r in sources.fleet.replicas.values()),
+            replicas=tuple(report_of(r, now) for r in sources.fleet.replicas.values()),
             engines=sources.engines(),
             waiting=sources.traffic.waiting(),
             paths=sources.metrics.paths_report(),

@@ -15,7 +15,7 @@ from routing_agent.core.gossip import Hearsay
 from routing_agent.core.prefill import Prefill
 from routing_agent.core.profile import DEFAULT_CAPACITY_TOKENS, PrefixProfile
 from routing_agent.core.residence import Residence
-from routing_agent.wire import PREFIX_POLICIES, Endpoint, PoolSettings, ReplicaReport
+from routing_agent.wire import Endpoint, PoolSettings
 
 Health = Literal["unknown", "healthy", "unhealthy"]
 
@@ -317,45 +317,11 @@ class Replica:
         ratio = low + (1 - low) * max(age_s, 0.0) / self.settings.slow_start_s
         return self.endpoint.weight * max(ratio, 0.001)
 
-    def report(self, now: float) -> ReplicaReport:
-        """Describe this replica to the control plane."""
-        return ReplicaReport(
-            replica=self.id,
-            pool=self.pool,
-            health=self.health,
-            health_reason=self._objection() or self.health_reason,
-            warmed=self.warmed,
-            breaker=self.breaker.state,
-            inflight_requests=self.inflight_requests,
-            inflight_tokens=self.inflight_tokens,
-            engine_running=self.figures.running,
-            engine_waiting=self.figures.waiting,
-            engine_max_running=self.max_running,
-            kv_usage=self.figures.kv_usage,
-            kv_capacity_tokens=self.kv_tokens(),
-            scrape_age_s=None if self.scraped_at is None else max(now - self.scraped_at, 0.0),
-            scrape_error=self.scrape_error,
-            process_started_at=self.process_started_at,
-            engine_version=self.engine_version,
-            requests_total=self.requests_total,
-            errors_total=self.errors_total,
-            ejections_total=self.ejections_total,
-            prompt_tokens_total=self.prompt_tokens_total,
-            cached_prompt_tokens_total=self.cached_prompt_tokens_total,
-            output_tokens_total=self.output_tokens_total,
-            preemptions_total=self.figures.preemptions_total,
-            prefix=self.cache.report(self.profile, self.prefill, now)
-            if self.settings.policy in PREFIX_POLICIES
-            else None,
-            adapters=self.adapters.ours,
-            adapter_states=self.adapters.report(now),
-        )
-
     def _generated_lately(self, now: float) -> bool:
         last = self.last_token_at
         return last is not None and now - last <= self.settings.probe_interval_s
 
-    def _objection(self) -> str:
+    def objection(self) -> str:
         """Say why a live engine should get no request, or "" if it should."""
         if self.health == "unhealthy":
             return ""
@@ -386,7 +352,7 @@ class Replica:
             self.blocked = _STATE_REASONS[self.endpoint.state]
         elif self.health == "unhealthy":
             self.blocked = f"unhealthy: {self.health_reason}"
-        elif objection := self._objection():
+        elif objection := self.objection():
             self.blocked = objection
         elif self.breaker.state != "closed":
             self.blocked = BREAKER_OPEN

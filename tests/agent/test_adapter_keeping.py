@@ -22,6 +22,7 @@ from routing_agent.control.packages import PackageStore
 from routing_agent.core import upkeep
 from routing_agent.core.chance import EvenOdds
 from routing_agent.core.fleet import Fleet
+from routing_agent.core.replica_report import report_of
 from routing_agent.engine.keeper import AdapterKeeper
 from routing_agent.engine.probe import Prober
 from routing_agent.engine.scrape import Scraper
@@ -120,7 +121,7 @@ class Node:
         return {
             replica.id: state.state
             for replica in self.fleet.replicas.values()
-            for state in replica.report(time.monotonic()).adapter_states
+            for state in report_of(replica, time.monotonic()).adapter_states
             if state.served_name == adapter.served_name
         }
 
@@ -179,7 +180,7 @@ async def test_an_engine_that_refuses_an_adapter_gets_none_of_it_until_it_takes_
     node.wants(sql)
     await node.loaded(sql, "a", "b")
     await until(lambda: node.states(sql).get("c") == "failed")
-    [told] = node.fleet.replicas["c"].report(time.monotonic()).adapter_states
+    [told] = report_of(node.fleet.replicas["c"], time.monotonic()).adapter_states
     assert (told.message, told.attempts > 0) == ("out of memory", True)
     answers = await asyncio.gather(*(node.ask() for _ in range(100)))
     assert {answer.status_code for answer in answers} == {200}
@@ -301,7 +302,7 @@ async def test_one_bad_adapter_does_not_block_the_others(node: Node) -> None:
     for model in ("good", "m"):
         assert (await node.ask(model)).status_code == 200
     [told] = [
-        s for s in node.fleet.replicas["a"].report(time.monotonic()).adapter_states
+        s for s in report_of(node.fleet.replicas["a"], time.monotonic()).adapter_states
         if s.served_name == bad.served_name
     ]  # fmt: skip
     assert told.message == "Loading lora bad failed: broken weights"
@@ -322,7 +323,7 @@ async def test_files_that_cannot_be_fetched_are_said_and_fetched_later(node: Nod
     files, node.control_plane.files = node.control_plane.files, {}
     node.wants(sql)
     await until(lambda: node.states(sql) == {"a": "failed"})
-    [told] = node.fleet.replicas["a"].report(time.monotonic()).adapter_states
+    [told] = report_of(node.fleet.replicas["a"], time.monotonic()).adapter_states
     assert "could not be fetched: the control plane answered 404" in told.message
     node.control_plane.files = files
     await node.loaded(sql)
@@ -371,7 +372,7 @@ async def test_an_adapter_without_files_or_calls_is_said_to_be_none(node: Node) 
     [sql] = publish(node.control_plane, "sql")
     node.wants(sql, engine="llamacpp")
     await until(lambda: node.states(sql) == {"a": "failed"})
-    [told] = node.fleet.replicas["a"].report(time.monotonic()).adapter_states
+    [told] = report_of(node.fleet.replicas["a"], time.monotonic()).adapter_states
     assert told.message == "This kind of engine takes no adapters while it runs."
     node.wants(sql)
     table = node.fleet.wire_table

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain import quotas
-from controlplane.domain.quotas import Caller, Ledger, LimitLine, lease, shares, use
+from controlplane.domain.quota_use import LimitLine, use
+from controlplane.domain.quotas import Caller, Ledger, lease, shares
 from routing_agent import wire
 from routing_agent.core.limits import TenantGate
 

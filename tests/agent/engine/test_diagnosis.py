@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from routing_agent.core.replica_report import report_of
 from routing_agent.engine import probe
 from routing_agent.engine.probe import Prober
 from routing_agent.engine.scrape import Scraper
@@ -65,7 +66,7 @@ async def watching(prober: Prober, scraper: Scraper):
 
 
 def said(replica) -> str:
-    return replica.report(time.monotonic()).health_reason
+    return report_of(replica, time.monotonic()).health_reason
 
 
 def is_used(replica) -> bool:
@@ -360,7 +361,7 @@ async def test_facts_reach_the_report(engine, client):
     )
     replica, prober, _ = seen(engine, client, kind="llamacpp")
     await prober.visit(replica)
-    report = replica.report(0.0)
+    report = report_of(replica, 0.0)
     assert (report.kv_capacity_tokens, report.engine_version) == (4096, "b1")
     assert report.engine_max_running == 2
 
@@ -370,7 +371,7 @@ async def test_triton_tells_its_batch_size_in_its_metrics(engine, client):
     engine.pages["/metrics"] = (200, line)
     replica, _, scraper = seen(engine, client, kind="triton")
     await scraper.visit(replica)
-    assert replica.report(0.0).engine_max_running == 64
+    assert report_of(replica, 0.0).engine_max_running == 64
 
 
 async def test_facts_are_asked_once_in_a_process_life(engine, client):

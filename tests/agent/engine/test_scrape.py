@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from routing_agent.core.replica_report import report_of
 from routing_agent.engine.base import EngineLoad
 from routing_agent.engine.scrape import Scraper, generated_since, went_back
 from routing_agent.http_client import HttpClient
@@ -67,7 +68,7 @@ async def test_an_engine_never_scraped_shows_no_data_rather_than_zero(engine, cl
     engine.pages.clear()
     replica, scraper = scraped(engine, client)
     await scraper.visit(replica)
-    report = replica.report(0.0)
+    report = report_of(replica, 0.0)
     assert (report.engine_running, report.kv_usage, report.scrape_age_s) == (None, None, None)
     assert report.scrape_error
 
