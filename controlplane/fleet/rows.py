@@ -127,6 +127,12 @@ class ReplicaRow:
         """Say whether it deserves attention."""
         return self.replica.state in {State.FAILED, State.EJECTED} or bool(self.now.unhealthy)
 
+    @property
+    def is_told_already(self) -> bool:
+        """Say whether the reason of its state says why agents find it unhealthy."""
+        why = self.now.health_reason
+        return bool(why) and why in self.state_reason
+
 
 def replica_rows(replicas: Iterable[Replica], reports: Reports | NoData) -> list[ReplicaRow]:
     """Give replicas with their live figures and what may be done, troubled ones first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from django.test import Client
@@ -11,9 +12,10 @@ from django.utils import timezone
 
 from controlplane.audit.models import AuditEvent
 from controlplane.domain.replica_states import State
+from controlplane.fleet import rows
 from controlplane.fleet.models import Pool, Replica
 from controlplane.routing import selectors as routing
-from controlplane.telemetry import recent
+from controlplane.telemetry import live, recent
 from routing_agent import wire
 from tests.controlplane.staff import poll, signed_in
 from tests.factories import make_agent, make_node, make_pool, make_replica
@@ -296,3 +298,21 @@ def test_a_setting_out_of_range_is_refused_at_its_field(editor, field, typed):
 def test_no_change_is_no_change(editor):
     answer = editor.post("/pools/chat/edit/", form_of(editor))
     assert b"Nothing differs" in answer.content
+
+
+def test_why_a_replica_is_out_is_told_once(replica, monkeypatch):
+    why = "connection refused by 127.0.0.1:1; its process is gone"
+    Replica.objects.filter(pk=replica.pk).update(
+        state=State.EJECTED, state_reason=f"unhealthy for every agent that sees it: {why}"
+    )
+    now = live.ReplicaNow(
+        age_s=1.0, agents=2, unhealthy=2, health_reason=why, scrape_error="connection refused"
+    )
+    monkeypatch.setattr(rows.live, "replicas", lambda reports: {replica.public_id: now})
+    client = signed_in("viewer")
+    page = client.get("/pools/chat/").content.decode()
+    assert page.count("connection refused") == 1
+    other = replace(now, health_reason="3 probes failed")
+    monkeypatch.setattr(rows.live, "replicas", lambda reports: {replica.public_id: other})
+    page = client.get("/pools/chat/").content.decode()
+    assert "2 of 2 agents find it unhealthy: 3 probes failed" in page
