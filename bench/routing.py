@@ -54,6 +54,7 @@ class Cell:
     cache_blocks: int
     view: str
     utilisation: float
+    bind_ahead_s: float = 0.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--views", default=",".join(VIEWS), help="default: all")
     parser.add_argument(
         "--utilisation", default="0.7", help="all prompts uncached, of capacity (default 0.7)"
+    )
+    parser.add_argument(
+        "--bind-ahead", type=float, default=0.0, help="late binding: seconds (default 0: none)"
     )
     parser.add_argument("--limit", type=int, help="only so many first requests of each")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same result")
@@ -123,6 +127,7 @@ def _cells(args: argparse.Namespace) -> Iterator[Cell]:
                             cache_blocks=int(blocks),
                             view=view,
                             utilisation=float(share),
+                            bind_ahead_s=args.bind_ahead,
                         )
 
 
@@ -142,7 +147,7 @@ def _replayed(cell: Cell, trace: Trace, policy: str, seed: int) -> Result:
     plan = ReplayPlan(
         replicas=cell.replicas,
         profile=prefill_only(rate, kv_blocks=cell.cache_blocks, block_tokens=BLOCK_TOKENS),
-        settings=PoolSettings(policy=name),
+        settings=PoolSettings(policy=name, bind_ahead_s=cell.bind_ahead_s),
         knowledge=knowledge,
         agents=agents,
         seed=seed,

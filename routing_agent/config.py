@@ -75,6 +75,7 @@ POOL_OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("--hit-dial", "hit_dial", "X"),
     ("--load-dial", "load_dial", "X"),
     ("--session-margin", "session_margin_s", "SECONDS"),
+    ("--bind-ahead", "bind_ahead_s", "SECONDS"),
     ("--kv-events", "kv_events", "ADDRESS"),
     ("--kv-replay", "kv_replay", "ADDRESS"),
     ("--session-lifetime", "session_lifetime_s", "SECONDS"),

@@ -61,6 +61,7 @@ class Metrics:
         self.tenants: defaultdict[str, TenantCounts] = defaultdict(TenantCounts)
         self.requests: Counter[tuple[str, str, str, str]] = Counter()  # pool, model, version, code
         self.shed_total: Counter[str] = Counter()  # by overload policy
+        self.held_total: Counter[str] = Counter()  # by pool: held back until there was room
         self.spills_total: Counter[tuple[str, str]] = Counter()  # by pool and reason
         self.records: Counter[str] = Counter()  # lives of requests, by what became of them
         self.adapter_steps: Counter[tuple[str, str]] = Counter()  # by step and outcome

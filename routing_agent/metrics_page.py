@@ -70,6 +70,11 @@ def _traffic(metrics: Metrics) -> Iterable[exposition.Family]:
         [({"policy": policy}, n) for policy, n in metrics.shed_total.items()],
     )
     yield exposition.counter(
+        "held_back_total",
+        "Requests that waited because each replica had enough to compute, by pool.",
+        [({"pool": pool}, n) for pool, n in metrics.held_total.items()],
+    )
+    yield exposition.counter(
         "zone_spills_total",
         "Requests that left this agent's zone, by pool and reason: no_replica, prefix or load.",
         [

@@ -59,6 +59,13 @@ TEXTS: Final[Mapping[str, Text]] = {
         "s",
         "A session leaves its replica only if another is faster by at least this.",
     ),
+    "bind_ahead_s": (
+        _CHOOSING,
+        "Bind ahead",
+        "s",
+        "Requests wait in the agent, by fair shares, while each replica has prompts for longer "
+        "than this ahead; 0: they are sent at once. For engines whose time goes into prompts.",
+    ),
     "zone_margin_s": (
         _CHOOSING,
         "Zone margin",

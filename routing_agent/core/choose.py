@@ -20,6 +20,7 @@ from routing_agent.core.expected_ttft import (
     shortlist,
 )
 from routing_agent.core.hash_policy import ConsistentHash
+from routing_agent.core.holding import HELD, must_wait
 from routing_agent.core.load_policies import (
     LEAST_TOKENS,
     LeastRequests,
@@ -41,7 +42,8 @@ TRIED: Final = "already tried for this request"
 class Choice:
     """The verdict: a replica with route and reason, or none and why."""
 
-    __slots__ = ("awaited", "candidates", "is_full", "reason", "replica", "route", "spill")
+    __slots__ = ("awaited", "candidates", "is_full", "is_held", "reason", "replica", "route",
+                 "spill")  # fmt: skip
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Choice:
         self.route = route
         self.reason = reason
         self.is_full = False  # none was free, but some would be with more room
+        self.is_held = False  # each has enough to do: see `core.holding`
         self.awaited = awaited  # worth to be waited for: its adapter is on its way
         self.spill: Spill = ""  # why it leaves its agent's zone
         self.candidates: tuple[Candidate, ...] = ()  # only when explaining
@@ -77,18 +80,19 @@ def choose(
     if not usable:
         choice = Choice(None, reason=_why_none(request, pool, now))
         choice.is_full = choice.reason == FULL
+    elif request.may_wait and _must_wait(request, usable, pool, now):
+        choice = Choice(None, reason=HELD.format(pool.bind_ahead_s))
+        choice.is_held = True
     elif len(usable) == 1:
         choice = Choice(usable[0], "only", "the only replica that may take it")
     else:
-        name = pool.settings.policy
-        if pool.zone and name != "expected_ttft":  # that reckons with the way
-            home = pool.sessions.home(request.session, now - pool.settings.session_lifetime_s)
-            usable = nearby(usable, pool.by_id(home))
-        pick = POLICIES[name].pick(request, usable, pool, now=now, chance=chance)
+        near = _near(request, usable, pool, now) if pool.zone else usable
+        policy = POLICIES[pool.settings.policy]
+        pick = policy.pick(request, near, pool, now=now, chance=chance)
         choice = Choice(pick.replica, pick.route, pick.reason)
-    if pool.zone and choice.replica is not None and choice.replica.detour_s:
+    if pool.zone:
         _note_spill(choice, request, usable, pool, now)
-    if request.adapter and not choice.is_full:
+    if request.adapter and not choice.is_full and not choice.is_held:
         choice = _or_wait(request, pool, choice, now)
     if request.tried and choice.replica is not None:
         choice.route = "retry"
@@ -110,11 +114,30 @@ def exclusion(request: RouteRequest, replica: Replica, now: float) -> str:
     return "" if replica.has_room() else FULL
 
 
+def _near(
+    request: RouteRequest, usable: Sequence[Replica], pool: Candidates, now: float
+) -> Sequence[Replica]:
+    """Give the replicas to choose among by a policy that does not reckon with the way."""
+    if pool.settings.policy == "expected_ttft":
+        return usable
+    home = pool.sessions.home(request.session, now - pool.settings.session_lifetime_s)
+    return nearby(usable, pool.by_id(home))
+
+
+def _must_wait(
+    request: RouteRequest, usable: Sequence[Replica], pool: Candidates, now: float
+) -> bool:
+    """Say whether a request is held back; one that was sent before goes on at once."""
+    bound_s = pool.bind_ahead_s
+    return bound_s > 0 and not request.tried and must_wait(usable, bound_s, pool.agents(now), now)
+
+
 def _note_spill(
     choice: Choice, request: RouteRequest, usable: Sequence[Replica], pool: Candidates, now: float
 ) -> None:
-    """Say why a request leaves its agent's zone."""
-    assert choice.replica is not None  # noqa: S101 - it goes there
+    """Say why a request leaves its agent's zone, if it does."""
+    if choice.replica is None or not choice.replica.detour_s:
+        return
     home = pool.sessions.home(request.session, now - pool.settings.session_lifetime_s)
     is_known = choice.route == "prefix" or home == choice.replica.id
     choice.spill = spill(usable, is_known=is_known)

@@ -73,8 +73,10 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
         root = chain_root(fleet.table.hash_seed, pool.pool.version, adapter)
         asked.blocks = chain(user_turn(request.prompt), root, fleet.table.block_bytes)
         asked.block_tokens = fleet.table.block_bytes / ratio
+    asked.may_wait = True
     choice = choose(asked, pool, now=now, chance=EvenOdds(), explain=True)
     pool.cursor = cursor
+    has_way = choice.replica is not None or choice.awaited is not None or choice.is_held
     return Explanation(
         pool=pool.pool.name,
         adapter=adapter,
@@ -85,9 +87,7 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
         reason=why + choice.reason,
         candidates=choice.candidates,
         awaited=choice.awaited.id if choice.awaited is not None else "",
-        error=""
-        if choice.replica or choice.awaited
-        else f"No replica can take it: {choice.reason}.",
+        error="" if has_way else f"No replica can take it: {choice.reason}.",
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from routing_agent.core.ejection import may_eject
 from routing_agent.core.fairness import FairShares
-from routing_agent.core.gossip import Gossip, Told
+from routing_agent.core.gossip import TOLD_LIFE_S, Gossip, Told
 from routing_agent.core.limits import TenantGate
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefill import Placement
@@ -71,6 +71,7 @@ class PoolState:
         "_replicas_by_id",
         "_ring",
         "_seed",
+        "bind_ahead_s",
         "budget",
         "cursor",
         "gossip",
@@ -85,6 +86,7 @@ class PoolState:
         "siblings",
         "spares",
         "speed",
+        "tellers",
         "uses_prefixes",
         "zone",
     )
@@ -99,6 +101,7 @@ class PoolState:
         self.gossip: Gossip | None = None  # set where there are other agents to tell
         self.siblings: Siblings | None = None  # other processes that choose for this pool too
         self.spares: list[Replica] = []  # the least loaded at the last choice; see `shortlist`
+        self.tellers: dict[str, float] = {}  # other agents, when each told last
         self.zone = ""  # of this agent, if some replicas are in another; see `stand_in`
         self.adopt(pool, replicas, seed=seed)
 
@@ -114,6 +117,8 @@ class PoolState:
         has_several, policy = len(self.replicas) > 1, pool.settings.policy
         self.uses_prefixes = has_several and policy in PREFIX_POLICIES
         self.notes_placements = self.uses_prefixes or (has_several and policy == "consistent_hash")
+        holds = self.uses_prefixes and pool.overload == "queue"
+        self.bind_ahead_s = pool.settings.bind_ahead_s if holds else 0.0
         self._ring: Ring | None = None  # built when first needed
         self._seed = seed
 
@@ -219,12 +224,19 @@ class PoolState:
 
     def hear(self, agent: str, told: Mapping[str, Told], *, now: float) -> None:
         """Take in what another agent told of the replicas of this pool."""
+        if told:
+            self.tellers[agent] = now
         for name, one in told.items():
             replica = self.by_id(name)
             if replica is not None:
                 self.index.hear(one.hashes, replica.profile.bit, now)
                 replica.hearsay.hear(agent, one, now)
                 replica.prefill.count_work(one.work_tokens, now)
+
+    def agents(self, now: float) -> int:
+        """Count the agents that send requests to this pool, this one included."""
+        self.tellers = {a: at for a, at in self.tellers.items() if now - at <= TOLD_LIFE_S}
+        return 1 + len(self.tellers)
 
     def usable(self, now: float) -> int:
         """Count the replicas that may take requests."""

@@ -19,7 +19,8 @@ class RouteRequest:
     """All that a choice may know of a request."""
 
     __slots__ = (
-        "adapter", "block_tokens", "blocks", "prompt_tokens", "session", "tokens", "tried",
+        "adapter", "block_tokens", "blocks", "may_wait", "prompt_tokens", "session", "tokens",
+        "tried",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - the parts of one thing
@@ -42,6 +43,7 @@ class RouteRequest:
         # chain's seed is apart for model version, adapter and salt. Empty: nothing is known.
         self.blocks = blocks
         self.block_tokens = block_tokens  # tokens that a block stands for
+        self.may_wait = False  # for room, where its pool holds requests back
 
     def uncached_tokens(self, matching: int) -> float:
         """Give the prompt tokens to compute where `matching` of its blocks are cached.
@@ -62,6 +64,11 @@ class Candidates(Protocol):
     numbered: dict[int, Replica]
     spares: list[Replica]
     zone: str
+    bind_ahead_s: float
+
+    def agents(self, now: float) -> int:
+        """Count the agents that send requests to this pool, this one included."""
+        ...
 
     @property
     def replicas(self) -> Sequence[Replica]:

@@ -102,6 +102,7 @@ class Exchange(RetriedRequest):
             adapter=request.adapter,
             prompt_tokens=destination.prompt_tokens,
         )
+        self._route_request.may_wait = destination.pool.bind_ahead_s > 0
         if destination.pool.uses_prefixes:
             self._know_prefix(destination.pool, now)
         request.envelope = None
@@ -120,6 +121,8 @@ class Exchange(RetriedRequest):
     def _dispatch(self, now: float) -> None:
         pool, request = self._pool, self._route_request
         assert pool is not None and request is not None  # noqa: S101, PT018 - set by _admit
+        if request.may_wait and self._ticket is None:
+            self.proxy.let_line_go_first(pool)
         choice = self.last_choice = self._choose(pool, request, now)
         if self.is_sampled or self.attempts or choice.replica is None:
             self.candidates = candidates_of(request, pool, choice.replica, now=now)
@@ -132,7 +135,9 @@ class Exchange(RetriedRequest):
 
     def _not_placed(self, choice: Choice, pool: PoolState, now: float) -> None:
         """Wait where that makes sense and is allowed, else tell the client why nobody takes it."""
-        if choice.awaited is not None and not self.has_begun:
+        if choice.is_held:
+            self._hold_back(pool, now)
+        elif choice.awaited is not None and not self.has_begun:
             self._queue(pool, now)
         elif pool.pool.overload == "fallback" and not self.has_begun and self._fall_back(pool):
             self._dispatch(now)
@@ -185,6 +190,21 @@ class Exchange(RetriedRequest):
         self._queue(pool, now, replicas=pool.pool.may_grow_to)
         if self.is_queued and self.queued_at is not None:
             self.deadline = min(self.queued_at + pool.pool.start_wait_s, self._end_at)
+
+    def _hold_back(self, pool: PoolState, now: float) -> None:
+        """Wait until a replica has less to do; if nobody else may wait, it need not either."""
+        settings, line = pool.settings, self.proxy.line(pool.pool.name)
+        limit = line_limit(
+            per_replica=settings.queue_limit_per_replica, healthy=pool.usable(now)
+        )  # fmt: skip
+        if self._ticket is None and len(line) >= limit:
+            assert self._route_request is not None  # noqa: S101 - set by _accept
+            self._route_request.may_wait = False
+            self._dispatch(now)
+            return
+        if self._ticket is None:
+            self.proxy.metrics.held_total[pool.pool.name] += 1
+        self._queue(pool, now)
 
     def _queue(self, pool: PoolState, now: float, *, replicas: int = 0) -> None:
         """Join the pool's queue; `replicas` that may come make it longer."""

@@ -260,6 +260,12 @@ class Proxy:
             if line.is_due:
                 self._wake(line)
 
+    def let_line_go_first(self, pool: PoolState) -> None:
+        """Give those that wait in a pool's queue a chance before somebody new comes in."""
+        line = self._lines.get(pool.pool.name)
+        if line:
+            self._wake(line)
+
     # -- the coarse clock ----------------------------------------------------------------------
 
     def _tick(self) -> None:

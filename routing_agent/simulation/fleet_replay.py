@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from routing_agent.core import load
+from routing_agent.core.attention import TICK_S
 from routing_agent.core.choose import choose
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.policy import RouteRequest
+from routing_agent.core.waiting import WaitingLine, Wants
 from routing_agent.simulation.changes import Change, Resize, Slowdown
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.knowledge import (
@@ -58,6 +60,7 @@ class _Agent:
     pool: PoolState
     knowledge: Knowledge
     chance: random.Random
+    line: WaitingLine[Flight] = field(default_factory=WaitingLine)  # held back: `core.holding`
 
 
 class FleetReplay:
@@ -87,6 +90,8 @@ class FleetReplay:
             self._send(number, request)
             if progress is not None:
                 progress(number + 1)
+        while self._is_holding():
+            self._advance(self._engines.now + 2 * TICK_S)
         self._engines.advance(float("inf"))
         return self._flights
 
@@ -99,7 +104,10 @@ class FleetReplay:
             self._engines.schedulers[change.engine].slowdown = change.factor
         else:
             self._exchange = Exchange() if self._plan.agents > 1 else None
-            self._agents = [self._agent(change.at_s) for _ in self._agents]
+            lines = [agent.line for agent in self._agents]
+            self._agents = [self._agent(change.at_s) for _ in lines]
+            for agent, line in zip(self._agents, lines, strict=True):
+                agent.line = line
 
     def _agent(self, now: float) -> _Agent:
         fleet = Fleet()
@@ -113,7 +121,18 @@ class FleetReplay:
             knowledge = OwnView(pool, self._engines, chance, self._exchange, now=now)
         return _Agent(fleet, pool, knowledge, chance)
 
+    def _is_holding(self) -> bool:
+        return any(agent.line for agent in self._agents)
+
     def _advance(self, until: float) -> None:
+        """Let time pass; who is held back is looked at again at each tick, as live."""
+        while self._is_holding() and self._engines.now + TICK_S < until:
+            self._look_on(self._engines.now + TICK_S)
+            for agent in self._agents:
+                self._wake(agent, self._engines.now)
+        self._look_on(until)
+
+    def _look_on(self, until: float) -> None:
         while True:
             due, agent = min(
                 ((a.knowledge.next_look(), n) for n, a in enumerate(self._agents)),
@@ -130,25 +149,41 @@ class FleetReplay:
         tokens = request.prompt_tokens + load.output_tokens(None)
         flight = Flight(number=number, request=request, agent=place, charged_tokens=tokens)
         self._flights.append(flight)
-        agent.knowledge.before_choice(now)
         flight.asked = self._asked(request, tokens)
+        self._wake(agent, now)
+        if not self._bind(agent, flight, now):
+            agent.line.join(flight, _wants(flight))
+
+    def _wake(self, agent: _Agent, now: float) -> None:
+        """Let those that are held back go as far as there is room, in their order."""
+        while (flight := agent.line.next()) is not None:
+            if not self._bind(agent, flight, now):
+                agent.line.join(flight, _wants(flight))
+                return
+
+    def _bind(self, agent: _Agent, flight: Flight, now: float) -> bool:
+        """Send a request where its agent wants it; false if it is held back."""
+        assert flight.asked is not None  # noqa: S101 - set when it came
+        agent.knowledge.before_choice(now)
         choice = choose(flight.asked, agent.pool, now=now, chance=agent.chance)
         flight.reason = choice.reason
-        if choice.replica is None:
-            return
-        flight.replica = choice.replica
-        self._submit(flight, self._numbers[choice.replica.id])
-        if flight.engine is not None:
-            agent.knowledge.placed(flight, now)
+        if choice.replica is not None:
+            flight.replica = choice.replica
+            self._submit(flight, self._numbers[choice.replica.id])
+            if flight.engine is not None:
+                agent.knowledge.placed(flight, now)
+        return not choice.is_held
 
     def _asked(self, request: TraceRequest, tokens: int) -> RouteRequest:
-        return RouteRequest(
+        asked = RouteRequest(
             tokens,
             request.session,
             prompt_tokens=request.prompt_tokens,
             blocks=request.blocks,
             block_tokens=float(self._plan.profile.block_tokens),
         )
+        asked.may_wait = True
+        return asked
 
     def _submit(self, flight: Flight, engine: int) -> None:
         request = flight.request
@@ -181,6 +216,10 @@ class FleetReplay:
             self._agents[flight.agent].knowledge.ended(flight)
         elif event.kind == "preempted":
             flight.preemptions += 1
+
+
+def _wants(flight: Flight) -> Wants:
+    return Wants(5, flight.request.at_s, "", flight.request.prompt_tokens)
 
 
 def _table(plan: ReplayPlan, serving: int) -> RoutingTable:

@@ -64,6 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="scales arrivals: all prompts uncached would be this share of capacity (default 0.7); "
         f"{RECORDED}: as they came",
     )
+    parser.add_argument(
+        "--bind-ahead",
+        type=_positive,
+        help="hold requests back while each replica has prompts for so many seconds ahead",
+    )
     parser.add_argument("--ring-bound", type=_positive, help="load bound of consistent_hash")
     parser.add_argument("--format", choices=FORMATS, help="if it cannot be told from the name")
     parser.add_argument("--limit", type=_from(1), help="only so many first requests")
@@ -134,6 +139,8 @@ def _plan(args: argparse.Namespace, profile: Profile) -> ReplayPlan:
         if args.ring_bound < 1:
             raise ValueError("--ring-bound must be at least 1: no replica can be under the mean")
         settings = msgspec.structs.replace(settings, ring_bound=args.ring_bound)
+    if args.bind_ahead is not None:
+        settings = msgspec.structs.replace(settings, bind_ahead_s=args.bind_ahead)
     return ReplayPlan(
         replicas=args.replicas,
         profile=profile,

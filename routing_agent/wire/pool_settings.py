@@ -40,6 +40,8 @@ class PoolSettings(Message, frozen=True, kw_only=True):
     hit_dial: Annotated[float, Meta(ge=0)] = 3.0
     load_dial: Annotated[float, Meta(ge=0)] = 1.0
     session_margin_s: Annotated[float, Meta(ge=0)] = 0.1
+    # A request waits in its agent while every replica has more prompts ahead; 0: never for that.
+    bind_ahead_s: Annotated[float, Meta(ge=0)] = 0.0
     # How much sooner a replica in another zone than the agent's must be; 0: zones do not count.
     zone_margin_s: Annotated[float, Meta(ge=0)] = 0.1
     near_tie_ratio: Ratio = 0.05

@@ -48,6 +48,7 @@ class Sums:
             metrics.pools[(pool, version)].tokens.add("shed", n)
         for pool, reason, n in message.spills:
             metrics.spills_total[(pool, reason)] += n
+        metrics.held_total.update(message.held)
         for model, path, answered_by, counts in message.paths:
             known = metrics.paths.setdefault((model, path, answered_by), [0, 0, 0, 0])
             known[:] = [a + b for a, b in zip(known, counts, strict=True)]

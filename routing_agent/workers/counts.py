@@ -46,6 +46,7 @@ class Counts:
         self.retries = metrics.retries
         self.shed = metrics.sheds
         self.spills = metrics.spills_total
+        self.held = metrics.held_total
         self.paths = metrics.paths
         self.shadows = dict(metrics.shadows)
         self.decisions = metrics.decisions
@@ -76,7 +77,7 @@ class WorkerMetrics(Metrics):
             return
         counts = Counts(self)
         self.requests, self.retries, self.sheds = Counter(), Counter(), Counter()
-        self.spills_total = Counter()
+        self.spills_total, self.held_total = Counter(), Counter()
         self.paths, self.decisions, self.decision_sum_s = {}, 0, 0.0
         self.shadows.clear()
         self._on_counts(counts)

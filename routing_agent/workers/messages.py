@@ -178,6 +178,7 @@ class Counted(Message):
     retries: list[tuple[str, str, int]]  # pool, version
     shed: list[tuple[str, str, str, int]]  # pool, version, policy
     spills: list[tuple[str, str, int]]  # pool, reason
+    held: dict[str, int]  # by pool
     paths: list[tuple[str, str, str, list[int]]]
     shadows: dict[str, int]
     decisions: int

@@ -304,6 +304,7 @@ class Worker:
                 retries=[(*key, n) for key, n in counts.retries.items()],
                 shed=[(*key, n) for key, n in counts.shed.items()],
                 spills=[(*key, n) for key, n in counts.spills.items()],
+                held=dict(counts.held),
                 paths=[(*key, n) for key, n in counts.paths.items()],
                 shadows=dict(counts.shadows),
                 decisions=counts.decisions,

@@ -59,6 +59,7 @@ def test_every_option_sets_its_setting():
         "--hit-dial": "2",
         "--load-dial": "1.5",
         "--session-margin": "0.2",
+        "--bind-ahead": "2",
         "--kv-events": "tcp://{host}:{port+1000}",
         "--kv-replay": "ipc:///run/kv/{port}",
         "--session-lifetime": "60",

@@ -205,6 +205,17 @@ def test_agents_with_their_own_view_do_not_see_each_others_charges():
     assert eight.ttft_mean_s > one.ttft_mean_s
 
 
+def test_what_is_held_back_is_sent_in_its_turn_and_short_prompts_pass_long_ones():
+    requests = [asked(0.0, 400)] * 6 + [asked(0.01, 400), asked(0.02, 10)]
+    settings = PoolSettings(policy="expected_ttft", bind_ahead_s=0.5)
+    whole = ReplayPlan(
+        replicas=2, profile=PLAIN, settings=settings, knowledge="oracle", prefill_only=True
+    )
+    flights = FleetReplay(whole).run(requests)
+    assert all(flight.ttft_s is not None and flight.reason for flight in flights)
+    assert flights[7].first_token_at < flights[6].first_token_at
+
+
 def test_what_can_never_fit_is_shed_with_the_reason():
     fits, too_long = fly([asked(0.0, 400), asked(0.1, 501)])
     assert fits.ttft_s == pytest.approx(0.4)
