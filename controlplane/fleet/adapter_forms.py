@@ -12,6 +12,9 @@ from controlplane.domain.adapters import NAME_RULE
 from controlplane.fleet.models import Pool
 from controlplane.tenants.models import Tenant
 
+NO_TENANT = [("", "there is none yet: make one under Tenants")]
+NO_MODEL = [("", "there is none yet: register a version first")]
+
 
 class UploadForm(forms.Form):
     """What an upload needs beside its files."""
@@ -29,12 +32,12 @@ class UploadForm(forms.Form):
 
     def __init__(self, data: Any, *, tenants: Sequence[Tenant], pools: bool) -> None:
         super().__init__(data)
-        self.fields["tenant"].choices = [(t.slug, t.name) for t in tenants]  # type: ignore[attr-defined]
+        self.fields["tenant"].choices = [(t.slug, t.name) for t in tenants] or NO_TENANT  # type: ignore[attr-defined]
         if len(tenants) == 1:
             self.fields["tenant"].widget = forms.HiddenInput()
             self.fields["tenant"].initial = tenants[0].slug
         names = {name for tenant in tenants for name in model_names_for(tenant)}
-        self.fields["model"].choices = [(name, name) for name in sorted(names)]  # type: ignore[attr-defined]
+        self.fields["model"].choices = [(name, name) for name in sorted(names)] or NO_MODEL  # type: ignore[attr-defined]
         slugs = Pool.objects.filter(model_version__model__name__in=names)
         found = sorted(slugs.values_list("slug", flat=True)) if pools else []
         self.fields["pool"].choices = [("", "any"), *((s, s) for s in found)]  # type: ignore[attr-defined]

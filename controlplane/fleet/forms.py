@@ -38,6 +38,8 @@ def field_for(setting: Setting) -> forms.Field:
     """Make the input of one setting."""
     label = f"{setting.label} ({setting.unit})" if setting.unit else setting.label
     default = shown(setting.default) or "none"
+    if setting.choices:
+        default = default.replace("_", " ")
     text = f"{setting.help} Default {default}."
     if setting.choices:
         choices = [(c, c.replace("_", " ")) for c in setting.choices]
@@ -70,6 +72,7 @@ class PoolForm(forms.Form):
         Pool.objects.all(),
         to_field_name="slug",
         required=False,
+        empty_label="none",
         label="Fallback pool",
         help_text="Where requests go when this pool is full, with the policy “fall back”.",
     )

@@ -8,6 +8,7 @@ from datetime import datetime
 from django.utils import timezone
 
 from controlplane import readiness
+from controlplane.audit.models import AuditEvent
 from controlplane.domain.alert_rules import BY_NAME
 from controlplane.domain.alert_rules import Severity as AlertSeverity
 from controlplane.domain.attention import PoolCounts, Problem, Severity, in_order, pool_problem
@@ -26,6 +27,7 @@ from controlplane.telemetry.snapshots import NoData
 
 LATE_FACTOR = 3  # a loop is late after this many intervals without a run
 LATE_LEAST_S = 20.0
+FIRST_RUNS_S = 120.0  # what a new control plane may take until beat and worker are at work
 ROLLOUT_REMEDIES = {
     "Paused": "Resume, promote or abort it: nothing moves until then.",
     "Degraded": "Stable has everything again. Look at what was worse before the next try.",
@@ -251,7 +253,8 @@ def machinery_problems(loops: list[LoopRun], reports: Reports | NoData) -> list[
                 target=("system", ""),
             )
         )
-    found += [p for p in map(_loop_problem, loops) if p is not None]
+    late = map(_loop_problem, loops) if loops else [_no_loop_problem()]
+    found += [p for p in late if p is not None]
     client = prometheus()
     if client is not None and (missing := client.problem()):
         found.append(
@@ -264,6 +267,21 @@ def machinery_problems(loops: list[LoopRun], reports: Reports | NoData) -> list[
             )
         )
     return found
+
+
+def _no_loop_problem() -> Problem | None:
+    """Say that nothing was ever run by beat and worker, once they had time to begin."""
+    first = AuditEvent.objects.order_by("id").values_list("at", flat=True).first()
+    if first is None or (timezone.now() - first).total_seconds() <= FIRST_RUNS_S:
+        return None
+    return Problem(
+        severity=Severity.WARNING,
+        what="No control loop has run yet",
+        why="Nothing is published, judged or scaled without them.",
+        remedy="Start beat and worker: both must run for loops to run.",
+        since=first,
+        target=("system", ""),
+    )
 
 
 def lateness_s(run: LoopRun) -> float | None:

@@ -84,6 +84,7 @@ class Overview(Page):
             agents_behind=plane.behind,
             agents_current=len(plane.agents) - len(plane.behind),
             newest_report_age_s=newest_age_s(reports),
+            loops_ran=bool(plane.loops),
             loops_late=[r.name for r in plane.loops if attention.lateness_s(r)],
             prometheus=prometheus_state(),
             happened=happenings.last_hour(),

@@ -44,7 +44,7 @@ class ShadowForm(forms.Form):
         field.choices = [
             (p.slug, f"{p.slug} — {p.model_version.name}")
             for p in others.exclude(pk=pool.pk).select_related("model_version")
-        ]
+        ] or [("", "no other pool serves this model")]
 
     @classmethod
     def of(cls, pool: Pool, row: Shadow | None) -> ShadowForm:

@@ -9,6 +9,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from controlplane.audit import services as audit
+from controlplane.audit.models import AuditEvent
+from controlplane.audit.services import Actor
 from controlplane.domain.replica_states import State
 from controlplane.overview import views
 from controlplane.reliability.models import Alert
@@ -115,6 +118,16 @@ def test_a_late_loop_and_a_dead_redis_are_problems_of_the_control_plane():
     page = overview()
     assert "Control loop routing.sweep is late" in attention(page)
     assert "No live figures." in page
+
+
+def test_loops_that_never_ran_are_told_once_they_had_time():
+    audit.record(actor=Actor("x"), verb="first", target=("pool", "x"), reason="", change=(None, 1))
+    client = signed_in("viewer")
+    assert "No control loop has run" not in client.get("/").content.decode()
+    AuditEvent.objects.update(at=timezone.now() - timedelta(minutes=3))
+    page = client.get("/").content.decode()
+    assert "No control loop has run yet" in attention(page)
+    assert "not yet run" in page
 
 
 def test_a_missing_prometheus_is_said(settings):

@@ -80,6 +80,7 @@
     el.dataset.missed = Number(el.dataset.missed || 0) + 1;
     if (el.dataset.missed < MISSED) return;
     el.dataset.state = "stale";
+    if (el.closest(".menu")) return;  // the page says it once
     const note = $(":scope > .stale-note", el) || el.insertAdjacentElement("afterbegin", Object.assign(document.createElement("p"), { className: "stale-note", role: "status" }));
     note.textContent = `As of ${new Date(Number(el.dataset.at || performance.timeOrigin)).toLocaleTimeString()}: the console does not answer. Trying again.`;
   }
