@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,6 +13,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
+from controlplane.audit.models import AuditEvent
 from controlplane.audit.services import Actor
 from controlplane.console import actions
 from controlplane.console.mixins import (
@@ -32,6 +34,7 @@ from controlplane.routing.models import Delivery, RoutingEpoch
 from routing_agent import wire
 
 EPOCHS_SHOWN = 15
+CHANGES_LOOKED_AT = 300  # by number: the audit log may be long
 FOLLOW_S = 60.0  # a notice that saw no agent come round in this time says so and stops asking
 
 
@@ -92,7 +95,28 @@ def epoch_lines(epochs: list[RoutingEpoch]) -> list[dict[str, Any]]:
     for delivery in found:
         by_epoch.setdefault(delivery.epoch_id, []).append(delivery)
     newest = selectors.publication().epoch
-    return [_epoch_line(epoch, by_epoch.get(epoch.pk, []), newest) for epoch in epochs]
+    why = causes(epochs)
+    return [
+        _epoch_line(epoch, by_epoch.get(epoch.pk, []), newest) | {"cause": why.get(epoch.epoch, "")}
+        for epoch in epochs
+    ]
+
+
+def causes(epochs: list[RoutingEpoch]) -> dict[int, str]:
+    """Name the changes that each of some epochs, newest first, brought to the agents.
+
+    Only the newest changes are looked at: of an older epoch nothing is said.
+    """
+    raised = AuditEvent.objects.filter(fleet_revision__isnull=False).order_by("-id")
+    events = list(raised.values_list("fleet_revision", "verb", "target")[:CHANGES_LOOKED_AT])
+    found = {}
+    for epoch, before in pairwise(epochs):
+        covered = range(before.fleet_revision + 1, epoch.fleet_revision + 1)
+        changes = [f"{verb} {target}" for at, verb, target in events if at in covered]
+        if changes:
+            more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+            found[epoch.epoch] = changes[0] + more
+    return found
 
 
 def _epoch_line(epoch: RoutingEpoch, deliveries: list[Delivery], newest: int) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
+from controlplane.audit import services as audit
 from controlplane.audit.models import AuditEvent
 from controlplane.fleet.models import Agent
 from controlplane.routing import selectors, services
@@ -137,6 +139,19 @@ def test_an_epoch_that_was_replaced_before_an_agent_took_it_says_so(published):
     services.republish(**WHY)
     page = viewer.get("/routing/").content.decode()
     assert "replaced by the next before an agent took it" in page
+
+
+def test_an_epoch_names_the_changes_it_brought(published):
+    make_pool("other", model="m2")
+    with transaction.atomic():
+        for slug in ("chat", "other"):
+            target = ("pool", slug)
+            audit.record(
+                actor=WHY["actor"], verb="pool.update", target=target, reason="", touches_fleet=True
+            )
+    services.publish_if_behind()
+    page = signed_in("viewer").get("/routing/").content.decode()
+    assert "pool.update other and 1 more" in page
 
 
 def test_nonsense_as_a_time_is_no_server_error(published):
