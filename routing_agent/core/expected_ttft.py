@@ -30,7 +30,7 @@ KV_FULL_S: Final = 60.0
 # part of every step and of the KV cache. So 30 requests more outweigh half a second of prefill.
 HELD_TOKENS: Final = 64.0
 # Usage is an estimate: nobody is taken to be closer to falling back than this.
-MOST_USAGE: Final = 0.9
+MOST_USAGE: Final = 0.75
 # An adapter that is loaded but has no request under way may have to be copied to the GPU first:
 # 160 MB (rank 32) at 8 GB/s takes 20 ms, from disk 160 ms.
 ADAPTER_SWAP_S: Final = 0.05
