@@ -237,7 +237,9 @@ async def test_a_killed_worker_takes_nothing_with_it_but_its_own_streams(scene):
     assert told == {200: 12 - lost, "cut": lost}
     assert await asyncio.gather(*again) == [200] * lost
     await until(lambda: len(scene.plane.usage) == 12, within_s=120)
-    assert await scene.metric("inflight_requests") == 0
+    async with asyncio.timeout(120):  # usage is told before the charge is given back
+        while await scene.metric("inflight_requests"):
+            await asyncio.sleep(0.05)
     after = scene.workers()
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
     await scene.all_is_back()
