@@ -238,7 +238,7 @@ async def test_a_killed_worker_takes_nothing_with_it_but_its_own_streams(scene):
     assert await asyncio.gather(*again) == [200] * lost
     await until(lambda: len(scene.plane.usage) == 12, within_s=120)
     async with asyncio.timeout(120):  # usage is told before the charge is given back
-        while await scene.metric("inflight_requests"):
+        while await scene.metric("inflight_requests"):  # noqa: ASYNC110 - a page, no event
             await asyncio.sleep(0.05)
     after = scene.workers()
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
