@@ -100,6 +100,7 @@ class RolloutPage(Page):
             "row": row,
             "chip_code": CHIPS[Phase(row.phase)],
             "ladder": ladder(row),
+            "is_aborted": step is not None and step.outcome == "aborted",
             "step_reasons": {s.reason for s in row.steps.all() if s.reason},
             "analysis": selectors.newest_analysis(step) if step else None,
             "labels": analysis.LABELS,

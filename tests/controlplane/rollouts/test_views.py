@@ -177,5 +177,5 @@ def test_a_reason_is_told_in_full_once_and_a_pool_says_its_share_of_the_sessions
     shown = page(client, row)
     assert "as said above" in shown
     assert "as said at its step" in shown
-    assert shown.count("too slow for us") == 0
-    assert shown.count("Too slow for us") == 1
+    assert shown.count("too slow for us") == 1
+    assert "Aborted: too slow for us" in shown
