@@ -23,6 +23,7 @@ from routing_agent.core.choose import LOADING, NOT_RESIDENT, choose, exclusion
 from routing_agent.core.engine_errors import lacks_adapter, read_error
 from routing_agent.core.engine_traits import adapter_model
 from routing_agent.core.policy import RouteRequest
+from routing_agent.core.replica_report import report_of
 from routing_agent.core.residence import (
     LEARNING_RATE,
     LEAST_LOAD_S,
@@ -351,7 +352,7 @@ def test_adapters_of_somebody_else_are_not_told() -> None:
     made = fleet(holding(one.served_name), adapters=(one,))
     held = made.replicas["p0"].adapters
     held.note_listed(("by-hand", one.served_name, one.served_name, f"old.x.{HEX}"), NOW)
-    assert made.replicas["p0"].report(NOW).adapters == (one.served_name, f"old.x.{HEX}")
+    assert report_of(made.replicas["p0"], NOW).adapters == (one.served_name, f"old.x.{HEX}")
     assert not any(map(is_ours, ("", "sql", "a.0123456789aB", f"a b.{HEX}")))
 
 

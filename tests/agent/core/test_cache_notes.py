@@ -6,6 +6,7 @@ from routing_agent import wire
 from routing_agent.core.explain import candidates_of
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.policy import RouteRequest
+from routing_agent.core.replica_report import report_of
 from tests.agent.core.build import NOW, pool_state, replica
 
 BLOCKS = list(range(1, 21))
@@ -46,10 +47,10 @@ def test_engines_that_never_tell_are_believed_to_have_what_we_think() -> None:
 
 
 def test_reports_tell_it_where_prefixes_count() -> None:
-    told = prepared().replicas[0].report(NOW).prefix
+    told = report_of(prepared().replicas[0], NOW).prefix
     assert isinstance(told, wire.PrefixReport)
     assert (told.blocks, told.kv_events) == (30, "")
-    assert replica(policy="least_tokens").report(NOW).prefix is None
+    assert report_of(replica(policy="least_tokens"), NOW).prefix is None
 
 
 def test_pools_know_whether_there_is_a_choice() -> None:

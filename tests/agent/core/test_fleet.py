@@ -8,6 +8,7 @@ from routing_agent import wire
 from routing_agent.core.explain import explain
 from routing_agent.core.figures import EngineFigures
 from routing_agent.core.fleet import Fleet
+from routing_agent.core.replica_report import report_of
 from tests.agent.core.build import (
     NOW,
     chance,
@@ -172,10 +173,10 @@ def test_a_sleeping_engine_gets_no_requests() -> None:
 
 def test_a_failed_scrape_keeps_the_last_figures() -> None:
     made = replica()
-    assert made.report(NOW).scrape_age_s is None
+    assert report_of(made, NOW).scrape_age_s is None
     made.note_scrape(EngineFigures(running=4, waiting=2, kv_usage=0.5), NOW)
     made.note_scrape_error("time-out")
-    report = made.report(NOW + 3)
+    report = report_of(made, NOW + 3)
     assert (report.engine_running, report.engine_waiting, report.kv_usage) == (4, 2, 0.5)
     assert (report.scrape_age_s, report.scrape_error) == (3.0, "time-out")
 
