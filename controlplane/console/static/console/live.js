@@ -184,6 +184,9 @@
     next?.focus();
   }
 
+  const menu = $(".menu"), here = $(".menu a[aria-current]");
+  if (menu && here && menu.scrollWidth > menu.clientWidth) menu.scrollLeft = here.offsetLeft - 48;
+
   showLive();
   ages();
   truth();
