@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_agent.core.policy import RouteRequest
+from routing_agent.core.replica_report import report_of
 from routing_agent.wire import PoolSettings, TenantLimits
 from routing_agent.workers.fleet import SharedFleet, SharedPool
 from routing_agent.workers.gate import SharedGate
@@ -178,7 +179,7 @@ def test_load_prompts_and_places_are_seen_by_all_and_given_back_by_the_dead(memo
     assert theirs.prefill.backlog_tokens(2.0) == pytest.approx(10_000 - 4300)
     assert theirs.tokens_of_others(1.0) == pytest.approx(10_000)
     supervisor.look()
-    watched = supervisor.replicas[first.id].report(1.0)
+    watched = report_of(supervisor.replicas[first.id], 1.0)
     assert (watched.inflight_requests, watched.prefix.waiting_prompts) == (2, 1)
     memory.forget_worker(0, (2, 0, 1))
     theirs.look()
