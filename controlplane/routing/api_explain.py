@@ -17,6 +17,13 @@ from controlplane.routing import explain
 from routing_agent import wire
 
 
+class ExplainMessageInput(StrictSerializer):
+    """One turn of a conversation, of text alone."""
+
+    role = serializers.CharField(max_length=32)
+    content = serializers.CharField(max_length=1_000_000, required=False, allow_blank=True)
+
+
 class ExplainInput(StrictSerializer):
     """A request that is not sent."""
 
@@ -27,6 +34,9 @@ class ExplainInput(StrictSerializer):
     tenant = serializers.CharField(max_length=63, required=False, allow_blank=True)
     session = serializers.CharField(max_length=512, required=False, allow_blank=True)
     prompt = serializers.CharField(max_length=1_000_000, required=False, allow_blank=True)
+    messages = ExplainMessageInput(
+        many=True, required=False, help_text="The whole conversation, instead of `prompt`."
+    )
     max_tokens = serializers.IntegerField(
         min_value=0, max_value=10_000_000, required=False, allow_null=True
     )
@@ -76,6 +86,8 @@ class ExplainViewSet(viewsets.ViewSet):
         given.is_valid(raise_exception=True)
         fields = dict(given.validated_data)
         agent = fields.pop("agent", None)
+        if "messages" in fields:
+            fields["messages"] = tuple(wire.ExplainMessage(**m) for m in fields["messages"])
         found = explain.explain(wire.ExplainRequest(**fields), agent=agent)
         if found.explanation is None:
             raise Unavailable(found.missing, code="no_agent")

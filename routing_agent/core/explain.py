@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from routing_agent.core import load
@@ -11,7 +12,7 @@ from routing_agent.core.choose import POLICIES, choose, exclusion
 from routing_agent.core.complexity import class_of, features, score
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.policy import RouteRequest
-from routing_agent.core.prefix import chain, chain_root, user_turn
+from routing_agent.core.prefix import beginning, chain, chain_root, conversation
 from routing_agent.core.replica import Replica
 from routing_agent.core.shapes import shape_of
 from routing_agent.core.table import Model, SessionKind, Table, session_hash
@@ -47,16 +48,16 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
     model, adapter = meant.model, "" if meant.adapter is None else meant.adapter.served_name
     if model is None:
         return Explanation(error=meant.problem)
-    why = ""
+    why, turns = "", _turns(request)
     if not adapter:
-        model, why = _ruled(fleet.table, model, request.prompt)
+        model, why = _ruled(fleet.table, model, turns)
     if not model.pools:
         return Explanation(error=f"Model '{model.name}' has no pool with a weight above zero.")
     kind: SessionKind = "named" if request.session else "found"
-    key = (request.session or request.prompt).encode()
+    key = request.session.encode() or beginning(turns)
     session = session_hash(fleet.table.hash_seed, request.tenant, kind, key, adapter=adapter)
     ratio = fleet.ratios.ratio(model.name, model.bytes_per_token)
-    prompt = load.prompt_tokens(len(request.prompt.encode()), ratio)
+    prompt = load.prompt_tokens(_size(turns), ratio)
     if model.has_shapes:
         limit = shape_of(model.limits, prompt)
         pool = fleet.pools[model.pool_of_shape(session, limit)]
@@ -71,7 +72,7 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
     asked = RouteRequest(tokens=tokens, session=session, adapter=adapter, prompt_tokens=prompt)
     if pool.uses_prefixes:
         root = chain_root(fleet.table.hash_seed, pool.pool.version, adapter)
-        asked.blocks = chain(user_turn(request.prompt), root, fleet.table.block_bytes)
+        asked.blocks = chain(conversation(turns), root, fleet.table.block_bytes)
         asked.block_tokens = fleet.table.block_bytes / ratio
     asked.may_wait = True
     choice = choose(asked, pool, now=now, chance=EvenOdds(), explain=True)
@@ -91,12 +92,23 @@ def explain(fleet: Fleet, request: ExplainRequest, *, now: float) -> Explanation
     )
 
 
-def _ruled(table: Table, model: Model, prompt: str) -> tuple[Model, str]:
+def _turns(request: ExplainRequest) -> list[tuple[str, str]]:
+    """Give the conversation that is asked about, as roles and texts."""
+    turns = [(message.role, message.content) for message in request.messages]
+    return turns or [("user", request.prompt)]
+
+
+def _size(turns: Sequence[tuple[str, str]]) -> int:
+    return sum(len(text.encode()) for _, text in turns)
+
+
+def _ruled(table: Table, model: Model, turns: Sequence[tuple[str, str]]) -> tuple[Model, str]:
     """Give the model that a rule names for a prompt, and why; the words end with a semicolon."""
     why = ""
     if model.complexity is not None:
-        tokens = load.prompt_tokens(len(prompt.encode()), model.bytes_per_token)
-        found = features(prompt_tokens=tokens, turns=1, has_tools=False, last=prompt)
+        tokens = load.prompt_tokens(_size(turns), model.bytes_per_token)
+        last = next((text for role, text in reversed(turns) if role == "user"), "")
+        found = features(prompt_tokens=tokens, turns=len(turns), has_tools=False, last=last)
         value = score(model.complexity, found)
         chosen = class_of(model.complexity, value)
         if chosen is not None:

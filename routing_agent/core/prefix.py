@@ -7,6 +7,7 @@ whole prompt up to there, and two chains are equal exactly as far as their promp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import xxhash
@@ -18,6 +19,8 @@ MAX_BLOCKS: Final = 8192
 # in JSON outside of strings, nor, unescaped, inside of one.
 PART: Final = b"\x00"
 INSIDE: Final = b"\x01"
+# A fingerprint needs no more of a prompt than tells conversations apart.
+FINGERPRINT_BYTES: Final = 4096
 
 
 def chain_root(seed: int, version: str, adapter: str = "", salt: bytes = b"") -> int:
@@ -31,9 +34,28 @@ def chain_root(seed: int, version: str, adapter: str = "", salt: bytes = b"") ->
     )
 
 
-def user_turn(text: str) -> bytes:
-    """Give the canonical prompt of a conversation that begins with this text of a user."""
-    return b"%buser%b%b" % (PART, INSIDE, text.encode())
+def conversation(turns: Sequence[tuple[str, str]]) -> bytes:
+    """Give the canonical prompt of a conversation of texts, each with its role before it."""
+    return b"".join(
+        b"%b%b%b%b" % (PART, role.encode(), INSIDE, text.encode()) for role, text in turns
+    )
+
+
+def told_apart(text: str) -> bytes:
+    """Give enough of a text to tell it from others: all of a short one, both ends of a long one."""
+    if len(text) > 2 * FINGERPRINT_BYTES:
+        text = text[:FINGERPRINT_BYTES] + text[-FINGERPRINT_BYTES:]
+    return text.encode()
+
+
+def beginning(turns: Sequence[tuple[str, str]]) -> bytes:
+    """Give what a session without a key is known by: all up to the first turn of a user."""
+    head: list[bytes] = []
+    for role, text in turns:
+        head.append(told_apart(text))
+        if role == "user":
+            break
+    return b"\x00".join(head)
 
 
 def chain(prompt: bytes, root: int, block_bytes: int) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 import xxhash
 
+from routing_agent.core.prefix import FINGERPRINT_BYTES, told_apart
 from routing_agent.proxy.envelope import (
     ENVELOPE,
     NO_RAW,
@@ -21,8 +22,6 @@ from routing_agent.proxy.errors import ErrorAnswer
 # What an image costs in prompt bytes, whatever its size: about 500 tokens at 4 bytes a token, the
 # order of what vision models make of one picture.
 IMAGE_BYTES: Final = 2048
-# A fingerprint needs no more of a prompt than tells conversations apart.
-FINGERPRINT_BYTES: Final = 4096
 MAX_MODEL_LENGTH: Final = 512
 
 # Paths whose streams end with a usage chunk only if asked by `stream_options`.
@@ -191,7 +190,7 @@ def _content(content: str | list[Part] | None, *, with_text: bool) -> tuple[int,
         return 0, b""
     if isinstance(content, str):
         size = len(content) if content.isascii() else len(content.encode())
-        return size, _told_apart(content) if with_text else b""
+        return size, told_apart(content) if with_text else b""
     total = 0
     texts: list[bytes] = []
     for part in content:
@@ -199,13 +198,6 @@ def _content(content: str | list[Part] | None, *, with_text: bool) -> tuple[int,
         total += size
         texts.append(text)
     return total, b"\x01".join(texts)
-
-
-def _told_apart(text: str) -> bytes:
-    """Give enough of a text to tell it from others: all of a short one, both ends of a long one."""
-    if len(text) > 2 * FINGERPRINT_BYTES:
-        text = text[:FINGERPRINT_BYTES] + text[-FINGERPRINT_BYTES:]
-    return text.encode()
 
 
 def _part(part: Part, *, with_text: bool) -> tuple[int, bytes]:

@@ -74,6 +74,9 @@ from routing_agent.wire.base import (
     latency_bucket as latency_bucket,
 )
 from routing_agent.wire.explain import (
+    ExplainMessage as ExplainMessage,
+)
+from routing_agent.wire.explain import (
     ExplainRequest as ExplainRequest,
 )
 from routing_agent.wire.explain import (

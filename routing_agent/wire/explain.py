@@ -6,6 +6,13 @@ from routing_agent.wire.base import Count, Message
 from routing_agent.wire.lives import Candidate
 
 
+class ExplainMessage(Message, frozen=True, kw_only=True):
+    """One turn of a conversation, of text alone."""
+
+    role: str
+    content: str = ""
+
+
 class ExplainRequest(Message, frozen=True, kw_only=True, tag_field="kind", tag="explain"):
     """Ask where a request would go, without sending it."""
 
@@ -13,7 +20,8 @@ class ExplainRequest(Message, frozen=True, kw_only=True, tag_field="kind", tag="
     adapter: str = ""  # the same as the body field `lora`
     tenant: str = ""
     session: str = ""
-    prompt: str = ""
+    prompt: str = ""  # a conversation of one user's turn
+    messages: tuple[ExplainMessage, ...] = ()  # the whole conversation, in its place
     max_tokens: Count | None = None
 
 

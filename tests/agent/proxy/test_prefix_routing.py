@@ -200,3 +200,24 @@ async def test_who_leaves_the_agents_zone_is_counted_with_the_reason(rig: Rig) -
     assert rig.calls == [6, 1]
     page = render(rig.proxy.metrics, rig.fleet, now=time.monotonic())
     assert 'signalbox_zone_spills_total{pool="p",reason="no_replica"} 1' in page
+
+
+async def test_explain_of_a_conversation_is_what_its_next_turn_meets(rig: Rig) -> None:
+    await by_prefix(rig, obliging(), obliging(), obliging(), session_margin_s=0.0)
+    for texts in (("q0",), ("q0", "a", "q1")):
+        home = (await rig.ask(turn(*texts))).headers["x-signalbox-replica"]
+    await until(lambda: not rig.proxy.running_requests)
+    body = turn("q0", "a", "q1", "b", "q2")
+    messages = tuple(wire.ExplainMessage(**message) for message in body["messages"])
+    asked = wire.ExplainRequest(model="m", tenant="local", messages=messages)
+    told = explain(rig.fleet, asked, now=time.monotonic())
+    parsed = parse(msgspec.json.encode(body), "/v1/chat/completions")
+    pool = rig.fleet.pools["p"]
+    blocks, _ = chained(parsed.envelope, rig.fleet.table, version="1", adapter="")
+    held = pool.by_id(home).profile.matching(blocks)
+    terms = {one.replica: one.terms for one in told.candidates}
+    assert (told.replica, told.route) == (home, "affinity")
+    assert terms[home]["uncached_tokens"] < min(
+        t["uncached_tokens"] for name, t in terms.items() if name != home
+    )
+    assert held == 8
