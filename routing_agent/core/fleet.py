@@ -17,6 +17,7 @@ from routing_agent.core.limits import TenantGate
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefill import Placement
 from routing_agent.core.prefix_index import PrefixIndex
+from routing_agent.core.profile import MOST_BLOCKS
 from routing_agent.core.replica import Replica
 from routing_agent.core.retries import RetryBudget
 from routing_agent.core.ring import Ring
@@ -345,6 +346,9 @@ class Fleet:
                     changed.append(endpoint.replica)
                 replica.adopt(endpoint, pool=pool.name, settings=pool.settings, now=now)
                 replicas[endpoint.replica] = replica
+        most_blocks = max(MOST_BLOCKS // max(len(replicas), 1), 1)
+        for replica in replicas.values():
+            replica.most_blocks = most_blocks
         self._retire(replicas, now)
         removed = tuple(name for name in self.replicas if name not in replicas)
         self.replicas = replicas

@@ -18,6 +18,9 @@ from typing import Final
 
 from routing_agent.core.prefix_index import PrefixIndex
 
+# All profiles of an agent together hold no more, however many replicas there are: some 260 MB at
+# the 130 bytes that a block takes which no other replica has.
+MOST_BLOCKS: Final = 2_000_000
 # Until a replica's KV capacity is known: 61,000 blocks of 16 tokens, an A100-80GB with a 7B model.
 DEFAULT_CAPACITY_TOKENS: Final = 976_000
 

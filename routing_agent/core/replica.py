@@ -13,7 +13,7 @@ from routing_agent.core.ejection import Breaker
 from routing_agent.core.figures import EngineFigures
 from routing_agent.core.gossip import Hearsay
 from routing_agent.core.prefill import Prefill
-from routing_agent.core.profile import DEFAULT_CAPACITY_TOKENS, PrefixProfile
+from routing_agent.core.profile import DEFAULT_CAPACITY_TOKENS, MOST_BLOCKS, PrefixProfile
 from routing_agent.core.residence import Residence
 from routing_agent.wire import Endpoint, PoolSettings
 
@@ -43,8 +43,8 @@ class Replica:
                  "errors_total", "figures", "health", "health_reason", "hearsay", "id",
                  "inflight_at_scrape", "inflight_requests", "inflight_tokens", "is_gone",
                  "kv_capacity_tokens", "last_token_at", "leaving_at", "max_running",
-                 "model_names", "others_inflight", "others_waiting", "output_tokens_total",
-                 "pool", "prefill", "probe_streak", "process_started_at", "profile",
+                 "model_names", "most_blocks", "others_inflight", "others_waiting",
+                 "output_tokens_total", "pool", "prefill", "probe_streak", "process_started_at", "profile",
                  "prompt_tokens_total", "ramp_from", "requests_total", "restarted_at",
                  "scrape_error", "scraped_at", "settings", "warmed")  # fmt: skip
 
@@ -83,6 +83,7 @@ class Replica:
         self.profile = PrefixProfile()
         self.prefill, self.hearsay = Prefill(), Hearsay()
         self.ceiling: int | None = None  # how many requests of ours it has room for; None: any
+        self.most_blocks = MOST_BLOCKS  # its part of what this agent may remember
         self.detour_s = 0.0  # that it must be sooner by: it is in another zone than this agent
         self.blocked = ""  # why no new request may come here; "" = it may
         self._measure_room()
@@ -282,6 +283,7 @@ class Replica:
             tokens = self.kv_tokens()
             share = self.hearsay.share()
             blocks = max(int((tokens or DEFAULT_CAPACITY_TOKENS) * share / block_tokens), 1)
+        blocks = min(blocks, self.most_blocks)
         if blocks != self.profile.capacity_blocks:
             self.profile.resize(blocks)
 

@@ -13,6 +13,7 @@ from routing_agent.core.fleet import PoolState
 from routing_agent.core.gossip import Told
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.prefix import chain, chain_root
+from routing_agent.core.profile import MOST_BLOCKS
 from routing_agent.core.replica import Replica
 from routing_agent.wire import PREFIX_POLICIES
 from tests.agent.core.build import NOW, chance, pool_state, table
@@ -250,3 +251,14 @@ def test_idle_replicas_share_short_prompts_of_which_nothing_can_be_known() -> No
         settle(pool, request, replica)
         taken[replica.id] += 1
     assert min(taken.values()) >= 12
+
+
+def test_an_agent_bounds_what_it_remembers_of_all_replicas_together() -> None:
+    fleet = fleet_of(pool_row(size=4, settings=build_settings(profile_blocks=64)))
+    assert {r.most_blocks for r in fleet.replicas.values()} == {MOST_BLOCKS // 4}
+    pool = fleet.pools["p"]
+    for replica in pool.replicas:
+        replica.most_blocks = 50
+    settle(pool, asked(tuple(range(40))), pool.replicas[0])
+    settle(pool, asked(tuple(range(100, 140)), session=2), pool.replicas[0])
+    assert len(pool.replicas[0].profile) <= 50
