@@ -44,8 +44,8 @@ class Replica:
                  "inflight_at_scrape", "inflight_requests", "inflight_tokens", "is_gone",
                  "kv_capacity_tokens", "last_token_at", "leaving_at", "max_running",
                  "model_names", "most_blocks", "others_inflight", "others_waiting",
-                 "output_tokens_total", "pool", "prefill", "probe_streak", "process_started_at", "profile",
-                 "prompt_tokens_total", "ramp_from", "requests_total", "restarted_at",
+                 "output_tokens_total", "pool", "prefill", "probe_streak", "process_started_at",
+                 "profile", "prompt_tokens_total", "ramp_from", "requests_total", "restarted_at",
                  "scrape_error", "scraped_at", "settings", "warmed")  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, *, pool: str, settings: PoolSettings) -> None:
