@@ -13,6 +13,8 @@ from routing_agent import wire
 class VersionForm(forms.Form):
     """What must be known of a version, and what the planner and the executors like to know."""
 
+    in_columns = True
+
     model = forms.CharField(
         max_length=200,
         label="Model",
