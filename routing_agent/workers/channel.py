@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar, cast
@@ -29,6 +30,7 @@ class Channel(asyncio.Protocol, Generic[Got]):
         self._on_closed = on_closed
         self._kept = bytearray()
         self._transport: asyncio.Transport | None = None
+        self._lost = asyncio.Event()
 
     async def connect(self, end: socket.socket) -> None:
         """Talk over one end of the pair."""
@@ -51,6 +53,14 @@ class Channel(asyncio.Protocol, Generic[Got]):
         """Say nothing more; what was said is still sent."""
         if self._transport is not None:
             self._transport.close()
+
+    async def sent(self, limit_s: float) -> None:
+        """Close, and wait until what was said has been taken, or the other end is gone."""
+        self.close()
+        if self._transport is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._lost.wait()
 
     # -- asyncio.Protocol ----------------------------------------------------------------------
 
@@ -79,4 +89,5 @@ class Channel(asyncio.Protocol, Generic[Got]):
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the other end is gone."""
         self._transport = None
+        self._lost.set()
         self._on_closed()

@@ -29,6 +29,7 @@ class SharedGate(TenantGate):
         "_own",
         "_row",
         "_slot",
+        "_unsettled",
         "_worker",
         "master",
     )
@@ -44,6 +45,7 @@ class SharedGate(TenantGate):
         self._worker = worker
         self.master = worker < 0
         self._own = self._kept = 0
+        self._unsettled = 0  # tokens that requests were charged and did not use
         self._is_held = False
         if self.master:
             self.hold()
@@ -67,6 +69,8 @@ class SharedGate(TenantGate):
             return ADMITTED
         self.hold()
         try:
+            if self._unsettled:
+                self._settle()
             if self._kept:
                 self._take_kept()
                 return ADMITTED
@@ -108,16 +112,26 @@ class SharedGate(TenantGate):
         self._count(1)
 
     def release(self, *, charged: int, used: int) -> None:
-        """End an admitted request: give its place back and settle the tokens it really used."""
-        if self.limits.tokens_per_minute is None:
-            self._count(-1)
-            return
-        self.hold()
-        try:
-            super().release(charged=charged, used=used)
-            self._count(-1)
-        finally:
-            self.let_go()
+        """End an admitted request: its place is free at once, its tokens with the next lock."""
+        self._count(-1)
+        if self.limits.tokens_per_minute is not None:
+            self._unsettled += charged - used
+
+    def settle(self) -> None:
+        """Settle what requests really used, if none has come since."""
+        if self._unsettled:
+            self.hold()
+            try:
+                self._settle()
+            finally:
+                self.let_go()
+
+    def _settle(self) -> None:
+        more, self._unsettled = self._unsettled, 0
+        if self.share is not None and self.limits.tokens_per_minute is not None:
+            self.share.tokens += more
+        if self.tokens is not None:
+            self.tokens.level = min(self.tokens.level + more, self.tokens.capacity)
 
     def hold(self) -> None:
         """Keep other processes away until `let_go`, and take over what they have left."""

@@ -52,6 +52,7 @@ from routing_agent.workers.telling import Teller
 log = structlog.get_logger()
 
 TELL_PAUSE_S: Final = 0.1
+LAST_WORDS_S: Final = 5.0  # for the supervisor to take what was counted last
 # Longer than a request ever waits for a lease call, should the supervisor be late.
 LEASE_WAIT_S: Final = 1.0
 ORPHAN_DRAIN_S: Final = 600.0
@@ -121,8 +122,7 @@ class Worker:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-            self.channel.close()
-            await asyncio.sleep(0)
+            await self.channel.sent(LAST_WORDS_S)
 
     def wall(self) -> float:
         """Give Unix seconds by the control plane's clock."""
@@ -284,6 +284,9 @@ class Worker:
             self._tell_oldest()
             now = time.monotonic()
             self.fleet.bus.catch_up(now)
+            for gate in self.fleet.gates.values():
+                if isinstance(gate, SharedGate):
+                    gate.settle()
             self.teller.tell(now)
 
     def _tell_oldest(self) -> None:
