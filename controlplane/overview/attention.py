@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.utils import timezone
@@ -27,6 +27,7 @@ from controlplane.telemetry.snapshots import NoData
 
 LATE_FACTOR = 3  # a loop is late after this many intervals without a run
 LATE_LEAST_S = 20.0
+LOOPS_ONE_BY_ONE = 2  # in the list of problems; more of them late are one line
 FIRST_RUNS_S = 120.0  # what a new control plane may take until beat and worker are at work
 ROLLOUT_REMEDIES = {
     "Paused": "Resume, promote or abort it: nothing moves until then.",
@@ -253,8 +254,8 @@ def machinery_problems(loops: list[LoopRun], reports: Reports | NoData) -> list[
                 target=("system", ""),
             )
         )
-    late = map(_loop_problem, loops) if loops else [_no_loop_problem()]
-    found += [p for p in late if p is not None]
+    late = [_loop_problem(run) for run in loops] if loops else [_no_loop_problem()]
+    found += _together([p for p in late if p is not None])
     client = prometheus()
     if client is not None and (missing := client.problem()):
         found.append(
@@ -267,6 +268,16 @@ def machinery_problems(loops: list[LoopRun], reports: Reports | NoData) -> list[
             )
         )
     return found
+
+
+def _together(late: list[Problem]) -> list[Problem]:
+    """Tell of many late loops in one line: they have one cause."""
+    if len(late) <= LOOPS_ONE_BY_ONE:
+        return late
+    names = ", ".join(p.what.split()[2] for p in late)
+    began = [p.since for p in late if p.since is not None]
+    what = f"{len(late)} control loops are late"
+    return [replace(late[0], what=what, why=f"{names}.", since=min(began, default=None))]
 
 
 def _no_loop_problem() -> Problem | None:

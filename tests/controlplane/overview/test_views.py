@@ -13,6 +13,7 @@ from controlplane.audit import services as audit
 from controlplane.audit.models import AuditEvent
 from controlplane.audit.services import Actor
 from controlplane.domain.replica_states import State
+from controlplane.overview import attention as attention_of
 from controlplane.overview import views
 from controlplane.reliability.models import Alert
 from controlplane.routing import selectors
@@ -118,6 +119,15 @@ def test_a_late_loop_and_a_dead_redis_are_problems_of_the_control_plane():
     page = overview()
     assert "Control loop routing.sweep is late" in attention(page)
     assert "No live figures." in page
+    for name in ("scaling.run", "fleet.adapters"):
+        LoopRun.objects.create(
+            name=name, interval_s=5, started_at=timezone.now() - timedelta(minutes=2)
+        )
+    late = [p for p in attention_of.machinery_problems(list(LoopRun.objects.order_by("name")), {})
+            if "late" in p.what]  # fmt: skip
+    assert [p.what for p in late] == ["3 control loops are late"]
+    assert late[0].why == "fleet.adapters, routing.sweep, scaling.run."
+    assert late[0].since == LoopRun.objects.get(name="routing.sweep").started_at
 
 
 def test_loops_that_never_ran_are_told_once_they_had_time():
