@@ -236,3 +236,13 @@ def test_slots_are_given_again_when_nothing_of_the_old_runs(memory):
     assert slots["r0|" + URLS[0]] == first["r0|" + URLS[0]]
     memory.ints[memory.replica(first["r0|" + URLS[0]])] = 0
     assert "r0|" + URLS[0] not in giver.follow(a_table(5, urls=URLS[1:])).replicas
+
+
+def test_a_tenant_is_charged_in_all_queues(memory):
+    _, one, other, _ = fleets(memory)
+    mine, theirs = (fleet.pools["chat"].shares for fleet in (one, other))
+    one.bus.on_charge = lambda _pool, tenant, amount: theirs.charged_elsewhere(tenant, amount)
+    charged = mine.serve("acme", 100, 10)
+    assert theirs.counter("acme") == mine.counter("acme") == charged
+    mine.settle("acme", charged, 100, 40)
+    assert theirs.counter("acme") == mine.counter("acme") > charged
