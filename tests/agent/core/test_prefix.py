@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing_agent.core.prefix import MAX_BLOCKS, chain, chain_root
+from routing_agent.core.prefix import MAX_BLOCKS, beginning, chain, chain_root
 
 BLOCK = 16
 PROMPTS = st.binary(max_size=200)
@@ -51,3 +51,10 @@ def test_version_adapter_salt_and_seed_each_keep_prompts_apart(
 def test_a_chain_is_bounded_whatever_the_prompt() -> None:
     assert len(chain(b"x" * (MAX_BLOCKS + 5), 1, 1)) == MAX_BLOCKS
     assert chain(b"short", 1, 256) == []
+
+
+def test_a_session_is_known_by_all_up_to_its_first_user() -> None:
+    talk = [("system", "rules"), ("user", "hello"), ("assistant", "hi"), ("user", "more")]
+    assert beginning(talk) == b"rules\x00hello"
+    assert beginning(talk[:1]) == b"rules"
+    assert beginning([]) == b""

@@ -226,3 +226,16 @@ def test_a_prompt_that_names_one_block_twice_harms_nobody() -> None:
     for blocks in ([0, 0], [0, 1], [0, 0], [0, 2], [5, 6, 7], [0, 0, 0]):
         profile.insert(blocks, 1.0)
         assert len(profile) <= 3
+
+
+def test_a_gap_that_an_engine_left_in_a_head_is_closed_by_the_next_prompt() -> None:
+    index, profile, blocks = PrefixIndex(), PrefixProfile(100), chain([1, 2, 3, 4])
+    profile.join(index)
+    profile.insert(blocks, NOW)
+    profile.insert(blocks[:2], NOW + 1)
+    profile.forget(blocks[1:2])
+    profile.insert(blocks, NOW + 2)
+    assert [profile.used_at(block) for block in blocks] == [NOW + 2] * 4
+    assert index.masks == dict.fromkeys(blocks, profile.bit)
+    profile.expire(NOW + 3)
+    assert (len(profile), index.masks) == (0, {})

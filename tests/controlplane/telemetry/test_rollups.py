@@ -74,7 +74,7 @@ def test_a_minute_that_is_over_is_kept_at_every_level(told):
     book(told, 1, T0 + 1)
     book(told, 2, T0 + 6)
     assert services.roll_up(T0 + 65) == "0 of 0 minutes and 0 hours rolled up"  # still in grace
-    assert services.roll_up(T0 + 71) == "1 of 1 minutes and 0 hours rolled up"
+    assert services.roll_up(T0 + 71) == "1 of 1 minute and 0 hours rolled up"
     for level, subject in (("fleet", ""), ("pool", "chat"), ("version", "m:v1")):
         (found,) = kept(level, subject)
         assert found.statuses == {"200": 18, "503": 2}
