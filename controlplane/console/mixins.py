@@ -27,6 +27,15 @@ def includes(role: str, wanted: str) -> bool:
     return role in ROLES and ROLES.index(role) >= ROLES.index(wanted)
 
 
+def refusal(role: str | None, wanted: str) -> str:
+    """Say why a role, or having none, is not enough, and who can change that."""
+    if not role:
+        return (
+            "This is for the staff of Signalbox; you have no role there. An admin can give you one."
+        )
+    return f"This needs the role {wanted}; yours is {role}. An admin can change it."
+
+
 class RoleRequired(View):
     """Lets only signed-in people with `required_role` in; sends others to the login page."""
 
@@ -45,10 +54,7 @@ class RoleRequired(View):
     def admit(self, request: HttpRequest, **kwargs: Any) -> None:
         """Let somebody signed in pass, or raise what they are told."""
         if not includes(str(request.role), self.required_role):  # type: ignore[attr-defined]
-            raise PermissionDenied(
-                f"This needs the role {self.required_role}; yours is "
-                f"{request.role or 'none'}. An admin can change it."  # type: ignore[attr-defined]
-            )
+            raise PermissionDenied(refusal(request.role, self.required_role))  # type: ignore[attr-defined]
 
     def _to_login(self, request: HttpRequest) -> HttpResponse:
         answer = redirect_to_login(request.get_full_path())

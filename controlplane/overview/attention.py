@@ -261,7 +261,7 @@ def machinery_problems(loops: list[LoopRun], reports: Reports | NoData) -> list[
         found.append(
             Problem(
                 severity=Severity.WARNING,
-                what="Prometheus is missing: charts use the recent store, one hour back",
+                what="Prometheus is missing: charts come from the recent store and roll-ups",
                 why=missing,
                 remedy="Check PROMETHEUS_URL and the Prometheus server.",
                 target=("system", ""),

@@ -39,7 +39,8 @@ class WhichModel(Page):
         reports = rows.reports()
         problem = reports.reason if isinstance(reports, NoData) else ""
         lines = model_lines(reports)
-        return super().get_context_data(lines=lines, problem=problem, **kwargs)
+        counted = any(line.has_rule for line in lines)
+        return super().get_context_data(lines=lines, problem=problem, counted=counted, **kwargs)
 
 
 class RuleForm(forms.Form):

@@ -88,7 +88,10 @@ class ChangeStaff(StaffAction):
         """Show the choices."""
         profile = _profile(username)
         return self.show(
-            "tenants/staff_change.html", title=username, profile=profile, roles=Role.choices
+            "tenants/staff_change.html",
+            title=f"Change {username}",
+            profile=profile,
+            roles=Role.choices,
         )
 
     def post(self, request: HttpRequest, username: str) -> HttpResponse:

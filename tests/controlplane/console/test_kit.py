@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
+from django.template.loader import render_to_string
 
 from controlplane.console import nav, quantities
 from controlplane.console.listing import attribute, safe
-from controlplane.console.mixins import digest, includes
+from controlplane.console.mixins import digest, includes, refusal
 from controlplane.console.templatetags.console import change_words, chip, in_billions
 from controlplane.console.widgets import Number
 from controlplane.domain import amounts
@@ -204,3 +205,12 @@ def test_every_entry_of_a_menu_has_a_key_and_a_name_of_its_own(menu):
         told = [getattr(entry, said) for entry in menu]
         assert sorted(set(told)) == sorted(told)
     assert all(len(entry.key) == 1 and entry.key.isalnum() for entry in menu)
+
+
+def test_who_is_no_staff_is_told_so_and_staff_which_role_is_wanted():
+    assert "staff of Signalbox" in refusal("", "viewer")
+    assert "needs the role operator; yours is viewer" in refusal("viewer", "operator")
+
+
+def test_the_page_of_a_failure_has_the_console_s_style_though_nothing_else_works():
+    assert 'href="/static/console/app.css"' in render_to_string("500.html")
