@@ -72,11 +72,10 @@ async def test_a_hot_prefix_does_not_bury_its_replica(rig: Rig) -> None:
     home.profile.insert(blocks_of(rig, turn("warm")), time.monotonic())
     asked = [asyncio.ensure_future(rig.ask(turn(f"q{i}" * 900))) for i in range(24)]
     await until(lambda: sum(rig.calls) == 24)
-    waiting = [r.prefill.waiting for r in rig.fleet.replicas.values()]
+    came_to = list(rig.calls)
     gate.set()
     await asyncio.gather(*asked)
-    assert sum(waiting) == 24
-    assert min(waiting) >= 6
+    assert min(came_to) >= 6
 
 
 def blocks_of(rig: Rig, body: dict[str, Any]) -> list[int]:

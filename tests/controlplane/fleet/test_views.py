@@ -66,7 +66,7 @@ def test_a_stranger_s_poll_is_sent_away_without_content(replica):
 def test_a_user_without_a_role_is_told_so(replica):
     answer = signed_in("").get("/pools/chat/")
     assert answer.status_code == 403
-    assert b"An admin can change it" in answer.content
+    assert b"An admin can give you one" in answer.content
 
 
 def test_a_viewer_sees_no_button_and_may_press_none(replica):
