@@ -37,7 +37,7 @@ ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 WAITING = ("tests/agent", "tests/bench", "tests/commands", "tests/domain", "tests/fuzz")
 COMPILED = "not interpreted and not slow"
 RELAY_TESTS = "tests/agent/proxy"
-BESIDE = 4  # passes at a time beside the main one: all of them wait more than they compute
+BESIDE = 3  # passes at a time beside the main one; four only make each of them slower
 NOTHING_COLLECTED = 5  # pytest's exit code
 
 # Decisions are pure, so nothing excuses an untested branch; the floor of the whole is STYLE's.
