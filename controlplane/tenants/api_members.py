@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from controlplane.rest.serializers import ChangeInput, ReadOnlySerializer, changed
 from controlplane.rest.views import ReadMixin, ServiceViewSet
 from controlplane.tenants import selectors, services
+from controlplane.tenants.api_invitations import InvitationField
 from controlplane.tenants.models import Membership, TenantRole, TenantToken
 from controlplane.tenants.services import Invitation
 
@@ -36,11 +37,7 @@ class MembershipSerializer(ReadOnlySerializer):
 class InvitedMembershipSerializer(MembershipSerializer):
     """A new member; `invitation` is shown this once."""
 
-    invitation = serializers.CharField(
-        allow_null=True,
-        help_text="Path of the page that sets their password, once, within three days. "
-        "Null: they have one, or this is a dry run or a repeated answer.",
-    )
+    invitation = InvitationField()
 
     class Meta(MembershipSerializer.Meta):
         fields = [*MembershipSerializer.Meta.fields, "invitation"]
@@ -116,8 +113,8 @@ class MembershipViewSet(ReadMixin, ServiceViewSet):
         member = self.get_object().pk
         return self.carry_out(partial(services.remove_member, membership_id=member), status=204)
 
-    def _invited(self, invitation: Invitation) -> dict[str, Any]:
-        return {**self.show(invitation.membership), "invitation": invitation.path}
+    def _invited(self, invitation: Invitation[Membership]) -> dict[str, Any]:
+        return {**self.show(invitation.given), "invitation": invitation.path}
 
 
 class TenantTokenSerializer(ReadOnlySerializer):

@@ -18,6 +18,7 @@ from controlplane.domain.errors import NotFound
 from controlplane.rest.serializers import ChangeInput, ReadOnlySerializer, changed
 from controlplane.rest.views import ReadMixin, ServiceViewSet
 from controlplane.tenants import selectors, services
+from controlplane.tenants.api_invitations import InvitationField
 from controlplane.tenants.models import Role, StaffProfile, StaffToken
 
 
@@ -35,11 +36,7 @@ class StaffSerializer(ReadOnlySerializer):
 class InvitedStaffSerializer(StaffSerializer):
     """A role that was given; `invitation` is shown this once."""
 
-    invitation = serializers.CharField(
-        allow_null=True,
-        help_text="Path of the page that sets their password, once, within three days. "
-        "Null: they have one, or this is a dry run or a repeated answer.",
-    )
+    invitation = InvitationField()
 
     class Meta(StaffSerializer.Meta):
         fields = [*StaffSerializer.Meta.fields, "invitation"]
@@ -100,8 +97,8 @@ class StaffViewSet(ReadMixin, ServiceViewSet):
         self.read_removal()
         return self.carry_out(partial(services.remove_role, user=_user(username)), status=204)
 
-    def _invited(self, invitation: services.StaffInvitation) -> dict[str, Any]:
-        return {**self.show(invitation.profile), "invitation": invitation.path}
+    def _invited(self, invitation: services.Invitation[StaffProfile]) -> dict[str, Any]:
+        return {**self.show(invitation.given), "invitation": invitation.path}
 
 
 class StaffTokenSerializer(ReadOnlySerializer):

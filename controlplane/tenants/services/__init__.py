@@ -1,5 +1,6 @@
 """Changes to who may use what, each one transaction with its audit event."""
 
+from controlplane.tenants.services.accounts import Invitation
 from controlplane.tenants.services.api_keys import (
     IssuedKey,
     KeptKey,
@@ -11,14 +12,12 @@ from controlplane.tenants.services.api_keys import (
 )
 from controlplane.tenants.services.leases import lease_limits
 from controlplane.tenants.services.members import (
-    Invitation,
     invite_member,
     remove_member,
     renew_invitation,
     set_member_role,
 )
 from controlplane.tenants.services.staff import (
-    StaffInvitation,
     book_token_use,
     invite_staff,
     issue_staff_token,
@@ -38,7 +37,6 @@ __all__ = [
     "Invitation",
     "IssuedKey",
     "KeptKey",
-    "StaffInvitation",
     "book_key_use",
     "book_tenant_token_use",
     "book_token_use",

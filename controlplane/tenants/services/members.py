@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -11,27 +10,13 @@ from controlplane.audit import services as audit
 from controlplane.audit.services import Actor
 from controlplane.domain.errors import Conflict, Invalid, NotFound
 from controlplane.tenants.models import Membership, StaffProfile, Tenant, TenantRole
-from controlplane.tenants.services.accounts import account_of, invitation_path
-
-
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """A membership, and for somebody without a password the path of the page that sets one.
-
-    The path works once, for three days, and is stored nowhere: it can be shown this once.
-    """
-
-    membership: Membership
-    path: str | None
-
-    def __repr__(self) -> str:
-        return f"Invitation({self.membership.user.get_username()})"
+from controlplane.tenants.services.accounts import Invitation, account_of, invitation
 
 
 @transaction.atomic
 def invite_member(
     *, tenant: str, username: str, role: str, actor: Actor, reason: str
-) -> Invitation:
+) -> Invitation[Membership]:
     """Make somebody a member of a tenant (by slug); who is new gets an account.
 
     Raises:
@@ -53,11 +38,11 @@ def invite_member(
             f"'{username}' belongs to the tenant '{tenant}' already.", field="username"
         ) from error
     _record("membership.create", membership, actor, reason, (None, {"role": role}))
-    return Invitation(membership, invitation_path(user))
+    return invitation(membership)
 
 
 @transaction.atomic
-def renew_invitation(*, membership_id: int, actor: Actor, reason: str) -> Invitation:
+def renew_invitation(*, membership_id: int, actor: Actor, reason: str) -> Invitation[Membership]:
     """Take a member's password away and give a new link that sets one.
 
     Raises:
@@ -76,7 +61,7 @@ def renew_invitation(*, membership_id: int, actor: Actor, reason: str) -> Invita
     user.set_unusable_password()
     user.save(update_fields=["password"])
     _record("membership.renew-invitation", membership, actor, reason, (None, None))
-    return Invitation(membership, invitation_path(user))
+    return invitation(membership)
 
 
 @transaction.atomic

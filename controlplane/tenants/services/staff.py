@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,28 +16,16 @@ from controlplane.audit.services import Actor
 from controlplane.domain.errors import Conflict, Invalid, NotFound
 from controlplane.tenants import keys, selectors
 from controlplane.tenants.models import Role, StaffProfile, StaffToken
-from controlplane.tenants.services.accounts import account_of, invitation_path
+from controlplane.tenants.services.accounts import Invitation, account_of, invitation
 
 # A busy script must not write a row with every call; a minute is fine enough for "last used".
 TOKEN_USE_GRAIN = timedelta(minutes=1)
 
 
-@dataclass(frozen=True, slots=True)
-class StaffInvitation:
-    """A role, and for somebody without a password the path of the page that sets one.
-
-    The path works once, for three days, and is stored nowhere: it can be shown this once.
-    """
-
-    profile: StaffProfile
-    path: str | None
-
-    def __repr__(self) -> str:
-        return f"StaffInvitation({self.profile.user.get_username()})"
-
-
 @transaction.atomic
-def invite_staff(*, username: str, role: str, actor: Actor, reason: str) -> StaffInvitation:
+def invite_staff(
+    *, username: str, role: str, actor: Actor, reason: str
+) -> Invitation[StaffProfile]:
     """Give somebody a role in the console; who is new gets an account.
 
     Raises:
@@ -47,11 +34,11 @@ def invite_staff(*, username: str, role: str, actor: Actor, reason: str) -> Staf
     """
     user = account_of(username)
     profile = set_role(user=user, role=role, actor=actor, reason=reason)
-    return StaffInvitation(profile, invitation_path(user))
+    return invitation(profile)
 
 
 @transaction.atomic
-def renew_staff_invitation(*, user: User, actor: Actor, reason: str) -> StaffInvitation:
+def renew_staff_invitation(*, user: User, actor: Actor, reason: str) -> Invitation[StaffProfile]:
     """Take a user's password away and give a new link that sets one.
 
     Raises:
@@ -70,7 +57,7 @@ def renew_staff_invitation(*, user: User, actor: Actor, reason: str) -> StaffInv
     user.set_unusable_password()
     user.save(update_fields=["password"])
     _record("staff.renew-invitation", ("user", user.username), actor, reason, (None, None))
-    return StaffInvitation(profile, invitation_path(user))
+    return invitation(profile)
 
 
 @transaction.atomic

@@ -22,13 +22,13 @@ from controlplane.tenants.views.limits import TenantChange
 class MemberAction(TenantChange):
     """What inviting and changing share."""
 
-    def show_invitation(self, invitation: Invitation) -> HttpResponse:
+    def show_invitation(self, invitation: Invitation[Membership]) -> HttpResponse:
         """Show the link that sets a password, this once."""
         link = self.request.build_absolute_uri(invitation.path) if invitation.path else None
         response = self.show(
             "tenants/member_invited.html",
-            title=f"{invitation.membership.user.get_username()} invited",
-            membership=invitation.membership,
+            title=f"{invitation.given.user.get_username()} invited",
+            membership=invitation.given,
             link=link,
         )
         response["Cache-Control"] = "no-store"

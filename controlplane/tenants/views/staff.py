@@ -16,7 +16,7 @@ from controlplane.domain.errors import NotFound, ProblemError
 from controlplane.tenants import selectors, services
 from controlplane.tenants.forms import StaffForm
 from controlplane.tenants.models import Role, StaffProfile
-from controlplane.tenants.services import StaffInvitation
+from controlplane.tenants.services import Invitation
 
 
 class StaffPage(Page):
@@ -44,12 +44,12 @@ class StaffAction(RoleRequired):
         layout = "dialog.html" if in_dialog(self.request) else "base.html"
         return render(self.request, template, {"layout": layout, "nav_name": "staff", **context})
 
-    def show_invitation(self, invitation: StaffInvitation) -> HttpResponse:
+    def show_invitation(self, invitation: Invitation[StaffProfile]) -> HttpResponse:
         """Show the link that sets a password, this once."""
         response = self.show(
             "tenants/staff_invited.html",
-            title=f"{invitation.profile.user.get_username()} is {invitation.profile.role}",
-            profile=invitation.profile,
+            title=f"{invitation.given.user.get_username()} is {invitation.given.role}",
+            profile=invitation.given,
             link=self.request.build_absolute_uri(invitation.path) if invitation.path else None,
         )
         response["Cache-Control"] = "no-store"
