@@ -37,6 +37,7 @@ ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 WAITING = ("tests/agent", "tests/bench", "tests/commands", "tests/domain", "tests/fuzz")
 COMPILED = "not interpreted and not slow"
 RELAY_TESTS = "tests/agent/proxy"
+WORKER_TESTS = "tests/agent/workers"  # their processes run what was compiled
 BESIDE = 3  # passes at a time beside the main one; four only make each of them slower
 NOTHING_COLLECTED = 5  # pytest's exit code
 
@@ -113,7 +114,8 @@ class Suite:
             return Outcome(verdict="skipped", why=said.strip())
         if compiling.returncode:
             return Outcome(verdict="failed", text=said)
-        return self._pytest(["-p", "tests.compiled", "-m", COMPILED, RELAY_TESTS], {}, aside=True)
+        words = ["-p", "tests.compiled", "-m", COMPILED, RELAY_TESTS, WORKER_TESTS]
+        return self._pytest(words, {}, aside=True)
 
     def on_postgresql(self) -> Outcome:
         """Run what touches the database once more, on the database of production."""

@@ -139,7 +139,8 @@ class SharedGate(TenantGate):
         memory.lock(self._slot)
         self._is_held = True
         self.running = sum(memory.ints[self._row : self._figures].tolist())
-        figures = memory.floats[self._figures : self._figures + GATE_FIGURES].tolist()
+        # Not by `tolist`: to type checkers that gives whole numbers, and compiled code believes it.
+        figures = list(memory.floats[self._figures : self._figures + GATE_FIGURES])
         if not figures[_IS_SET]:
             return
         if self.requests is not None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from routing_agent.core.figures import EngineFigures
 from routing_agent.wire import AgentPlaced, RequestRecord, ShadowPair
 from routing_agent.workers.slots import Slots
 
@@ -41,25 +42,13 @@ class PutTable(Message):
     slots: Slots
 
 
-class Figures(msgspec.Struct, omit_defaults=True):
-    """`core.figures.EngineFigures`, whose types a compiled module would not keep."""
-
-    running: int | None = None
-    waiting: int | None = None
-    kv_usage: float | None = None
-    kv_capacity_tokens: int | None = None
-    preemptions_total: int | None = None
-    running_adapters: tuple[str, ...] | None = None
-    is_asleep: bool = False
-
-
 class Seen(msgspec.Struct, omit_defaults=True):
     """What the supervisor knows of one replica from its probes and scrapes."""
 
     replica: str
     health: Literal["unknown", "healthy", "unhealthy"]
     health_reason: str
-    figures: Figures
+    figures: EngineFigures
     scraped_at: float | None
     scrape_error: str
     inflight_at_scrape: int

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from typing import cast
 
-import msgspec
-
-from routing_agent.core.figures import EngineFigures
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.replica import DoubtSource, Health, Replica
-from routing_agent.workers.messages import Figures, Seen
+from routing_agent.workers.messages import Seen
 from routing_agent.workers.replica import SharedReplica
 
 
 def see(replica: Replica) -> Seen:
     """Write down what is known of a replica from probes and scrapes."""
-    figures = replica.figures
     return Seen(
         replica=replica.id,
         health=replica.health,
         health_reason=replica.health_reason,
-        figures=Figures(**msgspec.structs.asdict(figures)),
+        figures=replica.figures,
         scraped_at=replica.scraped_at,
         scrape_error=replica.scrape_error,
         inflight_at_scrape=replica.inflight_at_scrape,
@@ -74,8 +70,7 @@ def show(replica: SharedReplica, seen: Seen, now: float) -> None:
     replica.note_facts(kv_capacity_tokens=seen.kv_capacity_tokens, max_running=seen.max_running)
     replica.look()
     if seen.scraped_at is not None and seen.scraped_at != replica.scraped_at:
-        figures = EngineFigures(**msgspec.structs.asdict(seen.figures))
-        replica.note_scrape(figures, seen.scraped_at)
+        replica.note_scrape(seen.figures, seen.scraped_at)
         replica.inflight_at_scrape = seen.inflight_at_scrape
         replica.others_inflight = seen.others_inflight
         replica.others_waiting = seen.others_waiting
