@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -44,15 +45,48 @@ class PoolCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Something wrong with a pool beside its replicas' states, as a sentence.
+
+    Without words it only weighs: the replicas' states tell the rest.
+    """
+
+    text: str = ""
+    is_critical: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolHealth:
     """A pool's chip and the reason for it."""
 
-    code: str  # healthy, loading, degraded, down, empty
+    code: str  # one of HEALTH_CODES
     reason: str = ""
+    troubles: tuple[Trouble, ...] = ()
 
 
-def pool_health(counts: PoolCounts) -> PoolHealth:
-    """Judge a pool by its replicas."""
+HEALTH_CODES = ("down", "failing", "degraded", "loading", "empty", "healthy")  # the worst first
+
+
+def pool_health(counts: PoolCounts, troubles: Sequence[Trouble] = ()) -> PoolHealth:
+    """Judge a pool by its replicas and by what else is wrong with it, alerts above all.
+
+    Every page and the API show this, so a pool that the attention list has a line about is
+    healthy nowhere.
+    """
+    base = replica_health(counts)
+    if not troubles:
+        return base
+    ranked = sorted(troubles, key=lambda t: not t.is_critical)
+    code = "degraded"
+    if ranked[0].is_critical:
+        code = "failing" if counts.ready else "down"
+    worst = min(code, base.code, key=HEALTH_CODES.index)
+    told = dict.fromkeys((base.reason, *(t.text for t in ranked)))
+    return PoolHealth(code=worst, reason=" ".join(filter(None, told)), troubles=tuple(ranked))
+
+
+def replica_health(counts: PoolCounts) -> PoolHealth:
+    """Judge a pool by its replicas alone."""
     if counts.live == 0:
         return PoolHealth(code="empty", reason="It has no replicas: requests to it get 503.")
     expected = max(counts.wanted, counts.live - counts.draining)
@@ -86,8 +120,11 @@ def _missing(counts: PoolCounts) -> str:
 
 
 def pool_problem(slug: str, counts: PoolCounts, since: datetime | None) -> Problem | None:
-    """Turn a pool's health into a line of the attention list; none when there is nothing to do."""
-    health = pool_health(counts)
+    """Turn the state of a pool's replicas into a line of the attention list, if it needs one.
+
+    Alerts have lines of their own.
+    """
+    health = replica_health(counts)
     if health.code in {"healthy", "loading", "empty"}:
         return None
     return Problem(

@@ -17,7 +17,8 @@ from rest_framework.response import Response
 from controlplane.audit.services import Actor
 from controlplane.catalog.models import Model
 from controlplane.domain import pool_settings
-from controlplane.fleet import selectors, services
+from controlplane.domain.attention import HEALTH_CODES, pool_health
+from controlplane.fleet import rows, selectors, services, troubles
 from controlplane.fleet.models import Pool
 from controlplane.rest.serializers import (
     ReadOnlySerializer,
@@ -35,6 +36,13 @@ class SettingSerializer(serializers.Serializer):
     overridden = serializers.BooleanField()
 
 
+class PoolHealthSerializer(serializers.Serializer):
+    """How a pool does, as all pages show it."""
+
+    code = serializers.ChoiceField(choices=HEALTH_CODES)
+    reason = serializers.CharField(allow_blank=True)
+
+
 class PoolSerializer(ReadOnlySerializer):
     """Replicas of one model version under one set of policies."""
 
@@ -42,6 +50,7 @@ class PoolSerializer(ReadOnlySerializer):
     model_version = serializers.CharField(source="model_version.name")
     fallback_pool = serializers.CharField(source="fallback_pool.slug", default=None)
     weight = serializers.SerializerMethodField()
+    health = serializers.SerializerMethodField()
     settings = serializers.SerializerMethodField()
     warnings = serializers.SerializerMethodField()
     ready_count = serializers.IntegerField()
@@ -60,6 +69,7 @@ class PoolSerializer(ReadOnlySerializer):
             "weight",
             "traffic_class",
             "wanted_replicas",
+            "health",
             "ready_count",
             "starting_count",
             "ejected_count",
@@ -79,6 +89,14 @@ class PoolSerializer(ReadOnlySerializer):
     def get_weight(self, pool: Pool) -> float | None:
         """Give the pool's share of its model's sessions; null when it was never given one."""
         return next((split.weight for split in pool.splits.all()), None)
+
+    @extend_schema_field(PoolHealthSerializer)
+    def get_health(self, pool: Pool) -> dict[str, str]:
+        """Judge a pool by its replicas and alerts; alerts are read once for a list."""
+        if "troubles" not in self.context:
+            self.context["troubles"] = troubles.now()
+        found = pool_health(rows.counts_of(pool), self.context["troubles"].get(pool.slug, ()))
+        return {"code": found.code, "reason": found.reason}
 
     @extend_schema_field(serializers.DictField(child=SettingSerializer()))
     def get_settings(self, pool: Pool) -> dict[str, dict[str, Any]]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.utils import timezone
 
-from controlplane.domain.attention import PoolCounts, PoolHealth, pool_health
+from controlplane.domain.attention import (
+    HEALTH_CODES,
+    PoolCounts,
+    PoolHealth,
+    Trouble,
+    pool_health,
+)
 from controlplane.domain.replica_states import Event, State, next_state
-from controlplane.fleet import selectors
+from controlplane.fleet import selectors, troubles
 from controlplane.fleet.models import Agent, Node, Pool, Replica
 from controlplane.telemetry import live, recent, source
 from controlplane.telemetry.live import ReplicaNow, Reports
@@ -20,7 +26,6 @@ from controlplane.telemetry.snapshots import NoData
 from routing_agent.wire import Gpu
 
 UNKNOWN = ReplicaNow()
-TROUBLED = {"down": 0, "degraded": 1, "loading": 2, "empty": 3, "healthy": 4}
 STATE_ORDER = {
     State.FAILED: 0,
     State.EJECTED: 1,
@@ -80,11 +85,20 @@ def pool_rows(pools: Iterable[Pool], reports: Reports | NoData) -> list[PoolRow]
         pool_of = {r.replica: r.pool for report, _ in reports.values() for r in report.replicas}
         for name, figure in now.items():
             members.setdefault(pool_of[name], []).append(figure)
-    rows = [_pool_row(p, figures.get(p.slug), members.get(p.slug, [])) for p in found]
-    return sorted(rows, key=lambda r: (TROUBLED[r.health.code], r.slug))
+    wrong = troubles.now()
+    rows = [
+        _pool_row(p, figures.get(p.slug), members.get(p.slug, []), wrong.get(p.slug, ()))
+        for p in found
+    ]
+    return sorted(rows, key=lambda r: (HEALTH_CODES.index(r.health.code), r.slug))
 
 
-def _pool_row(pool: Pool, figures: PoolSummary | None, members: list[ReplicaNow]) -> PoolRow:
+def _pool_row(
+    pool: Pool,
+    figures: PoolSummary | None,
+    members: list[ReplicaNow],
+    wrong: Sequence[Trouble],
+) -> PoolRow:
     counts = counts_of(pool)
     fresh = [m for m in members if m.is_fresh]
     running = [m.running for m in fresh if m.running is not None]
@@ -92,7 +106,7 @@ def _pool_row(pool: Pool, figures: PoolSummary | None, members: list[ReplicaNow]
     return PoolRow(
         pool=pool,
         counts=counts,
-        health=pool_health(counts),
+        health=pool_health(counts, wrong),
         figures=figures or PoolSummary(),
         kv_usage_max=live.kv_usage_max(fresh),
         running=sum(running) if running else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,8 +74,7 @@ class Overview(Page):
         return super().get_context_data(
             problems=[linked(p) for p in problems],
             silenced=len(plane.firing.silenced),
-            rows=in_trouble_first(rows.pool_rows(pools, reports), alerting := by_pool(plane)),
-            alerting=alerting,
+            rows=rows.pool_rows(pools, reports),
             reports=reports,
             publication=plane.publication,
             revision=fleet_revision(),
@@ -91,40 +89,6 @@ class Overview(Page):
             has_versions=bool(pools) or ModelVersion.objects.filter(retired_at=None).exists(),
             **kwargs,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Alerting:
-    """How many alerts of a pool fire, and how bad the worst is: a chip's code."""
-
-    count: int
-    code: str
-
-
-def by_pool(plane: attention.Plane) -> dict[str, Alerting]:
-    """Count the alerts that fire and are not silenced by pool."""
-    found: dict[str, list[str]] = {}
-    for alert in plane.firing.loud:
-        if alert.pool:
-            found.setdefault(alert.pool, []).append(alert.severity)
-    return {
-        pool: Alerting(len(told), "critical" if "critical" in told else "warning")
-        for pool, told in found.items()
-    }
-
-
-def in_trouble_first(
-    shown: Iterable[rows.PoolRow], alerting: Mapping[str, Alerting]
-) -> list[rows.PoolRow]:
-    """Put pools that are down or have critical alerts first, then those with others."""
-
-    def calm(row: rows.PoolRow) -> int:
-        told = alerting.get(row.slug)
-        if row.health.code == "down" or (told and told.code == "critical"):
-            return 0
-        return 1 if told or row.health.code != "healthy" else 2
-
-    return sorted(shown, key=calm)
 
 
 def newest_age_s(reports: Any) -> float | None:

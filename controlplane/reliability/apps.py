@@ -5,8 +5,11 @@ class ReliabilityConfig(AppConfig):
     name = "controlplane.reliability"
 
     def ready(self) -> None:
-        """Add what a pool promises to the demo fleet, which an app below makes."""
+        """Lend apps below what only this one knows: the demo's promises, pools' alerts."""
+        from controlplane.fleet import troubles
+        from controlplane.reliability import selectors
         from controlplane.reliability.demo import ensure_slo
         from controlplane.routing import demo
 
         demo.MORE["reliability"] = ensure_slo
+        troubles.register(selectors.troubles)

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from controlplane.catalog.models import Kind
 from controlplane.domain import latency
+from controlplane.domain.attention import Trouble
 from controlplane.domain.capacity import kv_bytes_per_token, weight_bytes
 from controlplane.domain.errors import NotFound
 from controlplane.domain.placement import LOADING_ENGINES
@@ -329,6 +331,12 @@ def alarms(now: datetime) -> QuerySet[ScalingDecision]:
     """Give the decisions of now that a person should look at."""
     since = now - timedelta(seconds=ALARM_HOLDS_S)
     return ScalingDecision.objects.select_related("pool").filter(is_alarm=True, last_at__gte=since)
+
+
+def troubles() -> dict[str, list[Trouble]]:
+    """Give the pools that cannot scale as their load asks."""
+    told = Trouble(text="It cannot scale as its load asks.")
+    return {row.pool.slug: [told] for row in alarms(timezone.now())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from controlplane.domain.attention import (
     PoolCounts,
     Problem,
     Severity,
+    Trouble,
     in_order,
     pool_health,
     pool_problem,
@@ -45,6 +46,41 @@ T1 = datetime(2026, 1, 2, tzinfo=UTC)
 def test_a_pool_is_judged_by_its_replicas(counts, code, reason):
     found = pool_health(counts)
     assert (found.code, found.reason) == (code, reason)
+
+
+SLOW = Trouble(text="KV cache over 85 %.")
+FAILS = Trouble(text="Errors over 1 %.", is_critical=True)
+
+
+@pytest.mark.parametrize(
+    ("counts", "troubles", "code", "reason"),
+    [
+        (PoolCounts(ready=1), [SLOW], "degraded", "KV cache over 85 %."),
+        (PoolCounts(ready=1), [SLOW, FAILS], "failing", "Errors over 1 %. KV cache over 85 %."),
+        (
+            PoolCounts(ready=1, failed=1),
+            [FAILS],
+            "failing",
+            "1 of 2 replicas ready: 1 failed. Errors over 1 %.",
+        ),
+        (
+            PoolCounts(starting=1),
+            [Trouble(is_critical=True)],
+            "down",
+            "No replica is ready: 1 starting.",
+        ),
+        (
+            PoolCounts(failed=1),
+            [SLOW],
+            "down",
+            "No replica is ready: 1 failed. KV cache over 85 %.",
+        ),
+    ],
+)
+def test_what_else_is_wrong_with_a_pool_makes_it_worse_never_better(counts, troubles, code, reason):
+    found = pool_health(counts, troubles)
+    assert (found.code, found.reason) == (code, reason)
+    assert set(found.troubles) == set(troubles)
 
 
 def test_a_pool_that_is_down_is_worse_than_one_that_is_degraded():

@@ -46,6 +46,7 @@ CHIPS = {
     "invalid": ("invalid", "✕", "failed"),
     "failed": ("failed", "✕", "failed"),
     "down": ("down", "✕", "failed"),
+    "failing": ("failing", "✕", "failed"),
     "ejected": ("ejected", "✕", "failed"),
     "halted": ("halted", "✕", "failed"),
     "revoked": ("revoked", "✕", "stopped"),

@@ -11,6 +11,7 @@ from controlplane.reliability.selectors.alerts import (
     rule_lines,
     silence_over,
     silences,
+    troubles,
     webhooks,
 )
 from controlplane.reliability.selectors.slos import (
@@ -40,6 +41,7 @@ __all__ = [
     "rule_lines",
     "silence_over",
     "silences",
+    "troubles",
     "webhooks",
     "windows",
 ]

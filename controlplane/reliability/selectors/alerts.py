@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from controlplane.domain.alert_rules import BY_NAME, GRAVER, RULES, Rule, Severity
 from controlplane.domain.alerts import State, silence_of
+from controlplane.domain.attention import Trouble
 from controlplane.domain.errors import NotFound
 from controlplane.reliability.models import (
     Alert,
@@ -129,3 +130,21 @@ def own_lines(found: Iterable[Alert], told: Container[str] = ()) -> list[Alert]:
     ]
     fires = {(a.rule, a.subject) for a in lines}
     return [a for a in lines if (GRAVER.get(a.rule, ""), a.subject) not in fires]
+
+
+def troubles() -> dict[str, list[Trouble]]:
+    """Give what is wrong with pools by the alerts that fire and no silence keeps quiet."""
+    found: dict[str, list[Trouble]] = {}
+    for row in own_lines(firing().loud):
+        if row.pool:
+            found.setdefault(row.pool, []).append(_trouble(row))
+    return found
+
+
+def _trouble(row: Alert) -> Trouble:
+    rule = BY_NAME.get(row.rule)
+    is_told_already = row.rule == "pool-down"  # by the pool's replicas
+    return Trouble(
+        text="" if is_told_already else f"{rule.title if rule else row.rule}.",
+        is_critical=row.severity == Severity.CRITICAL,
+    )

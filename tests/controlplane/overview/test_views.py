@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 from django.utils import timezone
+from rest_framework.test import APIClient
 
 from controlplane.audit import services as audit
 from controlplane.audit.models import AuditEvent
@@ -15,10 +16,12 @@ from controlplane.audit.services import Actor
 from controlplane.domain.replica_states import State
 from controlplane.overview import attention as attention_of
 from controlplane.overview import views
-from controlplane.reliability.models import Alert
+from controlplane.reliability.models import Alert, Silence
 from controlplane.routing import selectors
 from controlplane.routing.models import LoopRun, Publication, RoutingEpoch
+from controlplane.scaling.models import ScalingDecision
 from controlplane.telemetry.models import RollUpState
+from tests.controlplane.calling import caller, ok
 from tests.controlplane.staff import PASSWORD, signed_in, user
 from tests.factories import make_agent, make_pool, make_replica, make_tenant
 
@@ -49,30 +52,53 @@ def test_a_pool_without_a_ready_replica_comes_first():
     assert table.index("pool-sick") < table.index("pool-well")
 
 
-def test_a_pool_whose_requests_fail_is_not_called_healthy_and_milder_alerts_say_nothing_twice():
+def shown_as(slug: str, client: Client, api: APIClient) -> list[tuple[str, bool]]:
+    """Give how each page and the API show a pool: its chip, and whether a reason is told."""
+    told = ok(api.get(f"/api/v1/pools/{slug}/"))["health"]
+    of_row = re.compile(f'<tr id="pool-{slug}".*?</tr>', re.S)
+    pages = [of_row.search(client.get(path).content.decode())[0] for path in ("/", "/pools/")]
+    pages.append(client.get(f"/pools/{slug}/").content.decode().split('<p class="sub">')[1])
+    chips = [
+        re.search(r'class="chip \w+"><span[^>]*>.</span> ([\w ]+)<', page)[1] for page in pages
+    ]
+    reasons = [told["reason"] in page for page in pages]
+    return [(told["code"], bool(told["reason"])), *zip(chips, reasons, strict=True)]
+
+
+def test_whatever_the_overview_tells_of_a_pool_all_pages_and_the_api_call_it_by_one_rule():
     make_replica(make_pool("calm"))
     make_replica(make_pool("frail", model="m2"))
-    for rule, severity in (("burn-fast", "critical"), ("burn-slow", "warning")):
-        Alert.objects.create(
-            rule=rule,
-            subject="frail",
-            pool="frail",
-            severity=severity,
-            state="firing",
-            since=timezone.now(),
-            fired_at=timezone.now(),
-            value=20,
-            threshold=14.4,
-            reason=f"{rule} says why",
-        )
+    make_replica(make_pool("slow", model="m3"))
+    make_replica(small := make_pool("small", model="m4"))
+    moment = {"since": timezone.now(), "fired_at": timezone.now(), "state": "firing"}
+    for pool, rule, severity in (
+        ("frail", "burn-fast", "critical"),
+        ("frail", "burn-slow", "warning"),
+        ("slow", "kv-high", "warning"),
+    ):
+        why = f"{rule} says why"
+        told = {"rule": rule, "severity": severity, "value": 20, "threshold": 14.4, "reason": why}
+        Alert.objects.create(subject=pool, pool=pool, **told, **moment)
+    ScalingDecision.objects.create(
+        pool=small, code="kept", before=1, raw=3, wanted=1, is_alarm=True, reason="No more.",
+        at=timezone.now(), last_at=timezone.now(),
+    )  # fmt: skip
     page = overview()
     assert "burn-fast says why" in attention(page)
     assert "burn-slow says why" not in attention(page)
     table = page[page.index('id="pools-title"') :]
-    assert table.index("pool-frail") < table.index("pool-calm")
-    assert "2 alerts" in table
-    assert "replicas healthy" in table
-    assert "alert" not in signed_in("operator").get("/pools/").content.decode().split("<tbody>")[1]
+    order = [table.index(f'"pool-{name}"') for name in ("frail", "slow", "small", "calm")]
+    assert order == sorted(order)
+    client, api = signed_in("operator"), caller("viewer")
+    codes = {"frail": "failing", "slow": "degraded", "small": "degraded"}
+    for slug, code in codes.items():
+        assert shown_as(slug, client, api) == [(code, True)] * 4
+    assert [code for code, _ in shown_as("calm", client, api)] == ["healthy"] * 4
+    assert "Error budget burns over 14.4 times too fast." in table
+    Silence.objects.create(
+        pool="frail", starts_at=moment["since"], ends_at=moment["since"] + timedelta(hours=1)
+    )
+    assert shown_as("frail", client, api)[2][0] == "healthy"  # nobody is to be told
 
 
 def test_an_alert_of_a_pool_that_only_loads_is_told_and_of_one_that_is_down_only_once():
