@@ -93,9 +93,7 @@ class PoolSerializer(ReadOnlySerializer):
     @extend_schema_field(PoolHealthSerializer)
     def get_health(self, pool: Pool) -> dict[str, str]:
         """Judge a pool by its replicas and alerts; alerts are read once for a list."""
-        if "troubles" not in self.context:
-            self.context["troubles"] = troubles.now()
-        found = pool_health(rows.counts_of(pool), self.context["troubles"].get(pool.slug, ()))
+        found = pool_health(rows.counts_of(pool), troubles.of_pool(pool.slug, self.context))
         return {"code": found.code, "reason": found.reason}
 
     @extend_schema_field(serializers.DictField(child=SettingSerializer()))

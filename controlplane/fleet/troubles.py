@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from controlplane.domain.attention import Trouble
 
@@ -24,3 +25,11 @@ def now() -> dict[str, list[Trouble]]:
         for slug, troubles in source().items():
             found.setdefault(slug, []).extend(troubles)
     return found
+
+
+def of_pool(slug: str, context: Any) -> Sequence[Trouble]:
+    """Give what is wrong with one pool of a list; read once for the list, kept in its context."""
+    if "troubles" not in context:
+        context["troubles"] = now()
+    found: dict[str, list[Trouble]] = context["troubles"]
+    return found.get(slug, ())
