@@ -1,9 +1,11 @@
 """Our agent as it runs under a control plane, with the table given instead of delivered.
 
-python -m bench.agent PORT FOLDER ENGINE_PORT… [--policy NAME] [--workers N]
+python -m bench.agent PORT FOLDER ENGINE_PORT… [--policy NAME] [--workers N] [--serving N]
 
-Everything a request meets in production is on: a key, the tenant's limits on requests, tokens and
-concurrency (too high to be reached), metrics, usage records on disk, probes and scrapes.
+With `--serving` only the first N engines take requests; on SIGHUP as many as FOLDER/serving says,
+and those that no longer serve are drained. Everything a request meets in production is on: a key,
+the tenant's limits on requests, tokens and concurrency (too high to be reached), metrics, usage
+records on disk, probes and scrapes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ import asyncio
 import hashlib
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import uvloop
@@ -29,11 +34,25 @@ from routing_agent.control.spool import UsageSpool
 
 REPORT_PAUSE_S = 2.0
 
+MakeTable = Callable[..., wire.RoutingTable]
 
-def table(engine_ports: list[int], settings: wire.PoolSettings) -> wire.RoutingTable:
-    """Give a table of one pool, with keys and limits."""
+
+def table(
+    engine_ports: list[int],
+    settings: wire.PoolSettings,
+    *,
+    serving: int | None = None,
+    epoch: int = 1,
+) -> wire.RoutingTable:
+    """Give a table of one pool, with keys and limits, of whose replicas the first so many serve."""
+    away: wire.EndpointState = "warming" if epoch == 1 else "draining"
+    serving = len(engine_ports) if serving is None else serving
     endpoints = tuple(
-        wire.Endpoint(replica=f"replica-{i}", url=f"http://127.0.0.1:{port}")
+        wire.Endpoint(
+            replica=f"replica-{i}",
+            url=f"http://127.0.0.1:{port}",
+            state="ready" if i <= serving else away,
+        )
         for i, port in enumerate(engine_ports, 1)
     )
     limits = wire.TenantLimits(
@@ -49,7 +68,7 @@ def table(engine_ports: list[int], settings: wire.PoolSettings) -> wire.RoutingT
     )
     return wire.RoutingTable(
         lineage="bench",
-        epoch=1,
+        epoch=epoch,
         fleet_revision=0,
         models=(wire.ModelRoute(model=MODEL, split=(wire.WeightedPool(pool="pool"),)),),
         pools=(pool,),
@@ -70,12 +89,19 @@ async def take_reports(parts: Parts, spool: UsageSpool) -> None:
             await spool.acknowledge(usage[-1].number)
 
 
-async def live(port: int, folder: Path, routes: wire.RoutingTable, workers: str) -> None:
+async def live(port: int, folder: Path, make: MakeTable, serving: int, workers: str) -> None:
     """Serve until told to stop."""
     stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     parts = Parts.build(serve_config(["--worker-urls", "http://unused", "--workers", workers]))
-    parts.apply_at(routes, time.time())
+    parts.apply_at(make(serving=serving), time.time())
+    epochs = count(2)
+
+    def resize() -> None:
+        wanted = int((folder / "serving").read_text())
+        parts.apply_at(make(serving=wanted, epoch=next(epochs)), time.time())
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, resize)
     spool = UsageSpool(folder / "usage.jsonl")
     proxy = parts.proxy(spool.add)
     await proxy.start("127.0.0.1", port)
@@ -98,6 +124,8 @@ if __name__ == "__main__":
     parser.add_argument("engines", type=int, nargs="+")
     parser.add_argument("--policy", default=wire.PoolSettings().policy)
     parser.add_argument("--workers", default="1")
+    parser.add_argument("--serving", type=int)
     given = parser.parse_args()
-    routes = table(given.engines, wire.PoolSettings(policy=given.policy))
-    uvloop.run(live(given.port, given.folder, routes, given.workers))
+    make = partial(table, given.engines, wire.PoolSettings(policy=given.policy))
+    at_first = given.serving or len(given.engines)
+    uvloop.run(live(given.port, given.folder, make, at_first, given.workers))

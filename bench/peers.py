@@ -142,6 +142,11 @@ def _ours(place: Place) -> list[str]:
     return [sys.executable, "-m", "bench.agent", str(place.port), str(place.folder), *engines]
 
 
+def ours(*words: str) -> Command:
+    """Give how our agent is started, compiled where it has been; `words` are its options."""
+    return lambda place: [*_ours(place), *words]
+
+
 def ours_compiled(*words: str) -> Command:
     """Give how our agent is started as it ships; `words` are more of its options."""
 

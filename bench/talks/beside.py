@@ -118,7 +118,7 @@ async def _talk(setting: Setting, peer: Peer, router: Process, ports: list[int])
     heard, crowd, samples = Heard(), setting.crowd, list[list[float]]()
     try:
         rest_s = await _rest(router)
-        before = await _loads(client, ports)
+        before = await loads(client, ports)
         began_s, cpu_s = time.perf_counter(), router.cpu_s()
         sampler = asyncio.ensure_future(_sample(client, ports, samples))
         async with asyncio.TaskGroup() as tasks:
@@ -129,7 +129,7 @@ async def _talk(setting: Setting, peer: Peer, router: Process, ports: list[int])
                 )  # fmt: skip
         took_s, cpu_s = time.perf_counter() - began_s, router.cpu_s() - cpu_s
         sampler.cancel()
-        after = await _loads(client, ports)
+        after = await loads(client, ports)
     finally:
         await client.close()
     return {
@@ -152,7 +152,7 @@ async def _rest(router: Process) -> float:
     return (router.cpu_s() - before) / REST_S
 
 
-async def _loads(client: HttpClient, ports: Sequence[int]) -> list[EngineLoad]:
+async def loads(client: HttpClient, ports: Sequence[int]) -> list[EngineLoad]:
     """Read every engine's counters."""
     driver = driver_for("vllm")
     path = driver.metrics_path or ""
@@ -167,5 +167,5 @@ async def _sample(client: HttpClient, ports: Sequence[int], samples: list[list[f
     """Note until cancelled how many requests each engine has, computed or waiting."""
     while True:
         await asyncio.sleep(SAMPLE_PAUSE_S)
-        loads = await _loads(client, ports)
-        samples.append([float((one.running or 0) + (one.waiting or 0)) for one in loads])
+        found = await loads(client, ports)
+        samples.append([float((one.running or 0) + (one.waiting or 0)) for one in found])
