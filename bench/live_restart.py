@@ -7,7 +7,8 @@ Conversations go through our agent to two live engines; one of them is found, by
 held by the first engine, which then is killed (SIGKILL, its process group) under streams and
 started again on its port. Told is when the agent saw what, and that nothing of the process that is
 gone was believed afterwards. With `--overlap` the new process is started first and the old one is
-killed as soon as the new one listens too (vLLM shares its port): nobody finds the port closed.
+killed as soon as the new one listens too, so that nobody finds the port closed; for that both must
+bind with SO_REUSEPORT.
 """
 
 from __future__ import annotations

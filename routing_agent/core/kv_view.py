@@ -109,6 +109,7 @@ class _Block(msgspec.Struct, gc=False):
     content: int
     depth: int  # how many blocks a prompt has up to here
     parent: int | None
+    copies: int = 0  # requests that begin alike at one time each store their own
 
 
 class KvView:
@@ -117,16 +118,18 @@ class KvView:
     Takes about 20 MB for each million tokens of the replica's KV cache, in blocks of 16.
     """
 
-    __slots__ = ("_contents", "_ended", "_held", "_held_contents", "_latest", "_profile",
-                 "block_bytes", "block_tokens", "counts")  # fmt: skip
+    __slots__ = ("_contents", "_copies", "_ended", "_held", "_held_contents", "_latest", "_profile",
+                 "block_bytes", "block_tokens", "counts", "most_tokens")  # fmt: skip
 
     def __init__(self, profile: PrefixProfile, contents: KvContents, *, block_bytes: int) -> None:
         self._profile = profile
         self._contents = contents
         self.block_bytes = block_bytes  # of our blocks
         self.block_tokens = 0  # of the engine's; 0 = none seen yet
+        self.most_tokens: int | None = None  # that its KV cache has room for; None: not known
         self._held: dict[int, _Block] = {}  # by the engine's hash
         self._held_contents: dict[int, int] = {}  # the engine's hash by content
+        self._copies = 0  # of all blocks
         self._latest: deque[_Piece] = deque(maxlen=MOST_LATEST)
         self._ended: deque[tuple[float, Ended]] = deque(maxlen=MOST_ENDED)
         # For operators: blocks stored, removed, without a known beginning; prompts found or not.
@@ -180,6 +183,7 @@ class KvView:
         """Forget what the engine said: it restarted, or events were lost. The guess stays."""
         self._held.clear()
         self._held_contents.clear()
+        self._copies = 0
         self._latest.clear()
         self._ended.clear()
 
@@ -210,20 +214,37 @@ class KvView:
             tokens = event.tokens[number * size : (number + 1) * size].tobytes()
             content = xxhash.xxh3_64_intdigest(tokens + event.extras[number], content)
             depth += 1
-            self._held[block] = _Block(content, depth, before)
-            self._held_contents[content] = block
+            held = self._held.get(block)
+            if held is None:
+                held = self._held[block] = _Block(content, depth, before)
+                self._held_contents[content] = block
+            held.copies += 1
             before = block
+        self._copies += len(event.hashes)
+        self._doubt_copies()
         if before is not None:
             first = depth - len(event.hashes) + 1
             self._latest.append(_Piece(now, first, depth, before))
             self._believe(before, now)
         self.counts["stored"] += len(event.hashes)
 
+    def _doubt_copies(self) -> None:
+        """Take each block as stored once if all told copies together have no room."""
+        if self.most_tokens and self._copies * self.block_tokens > self.most_tokens:
+            for held in self._held.values():
+                held.copies = 1
+            self._copies = len(self._held)
+
     def _remove(self, block: int) -> None:
-        held = self._held.pop(block, None)
+        held = self._held.get(block)
         if held is None:
             return
         self.counts["removed"] += 1
+        self._copies -= 1
+        held.copies -= 1
+        if held.copies:
+            return
+        del self._held[block]
         self._held_contents.pop(held.content, None)
         found = self._contents.get(held.content)
         if found is not None:

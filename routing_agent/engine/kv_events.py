@@ -80,7 +80,7 @@ class Follower:
         told = (
             f"last heard {now - self.heard_at:.0f} s ago, {self.view.held_tokens} tokens held, "
             f"{counts['found']} of our prompts known by their blocks, "
-            f"{counts['unclear'] + counts['unseen']} not"
+            f"{counts['unclear']} like others of their time, {counts['unseen']} not seen"
         )
         if not self.view.is_followed:
             size = self.view.block_tokens
@@ -224,6 +224,7 @@ class KvListener:
                     self._look(tasks)
                     now = time.monotonic()
                     for follower in self.followers.values():
+                        follower.view.most_tokens = follower.replica.kv_tokens()
                         follower.view.settle(now)
                         follower.replica.cache.events = follower.words(now)
                     await asyncio.sleep(TICK_S)

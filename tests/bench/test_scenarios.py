@@ -7,12 +7,16 @@ import json
 from functools import cache
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
+from bench.live.records import Record
 from bench.scenarios import command
 from bench.scenarios.chart import svg
 from bench.scenarios.figures import Told, told
+from bench.scenarios.live import counted_part, faster, flight_of
 from bench.scenarios.plans import QUICK, SCENARIOS, Times
+from routing_agent.engine.base import EngineLoad
 from routing_agent.simulation.fleet_replay import FleetReplay
 from routing_agent.wire import PoolSettings
 
@@ -86,3 +90,36 @@ def test_a_table_and_a_chart_are_made_of_what_was_told():
     text = command.table({"flood": [one]})
     assert "| A flood of unique prompts | `expected_ttft` |" in text
     assert svg("A < B", QUICK, [one]).count("A &lt; B") == 2
+
+
+def test_live_the_same_requests_go_faster_and_answers_become_flights():
+    course, times = faster(BY_NAME["scaled"].course(QUICK, REPLICAS), QUICK, 2.0)
+    replayed = BY_NAME["scaled"].course(QUICK, REPLICAS)
+    assert (times.begins, times.over) == (QUICK.begins / 2, QUICK.over / 2)
+    assert [2 * one.at_s for one in course.requests] == [one.at_s for one in replayed.requests]
+    assert [2 * one.at_s for one in course.changes] == [one.at_s for one in replayed.changes]
+
+    def record(**fields):
+        given = {"outcome": "ok", "replica": "replica-3", "ttft_s": 0.5, "cached_tokens": 64}
+        return Record(
+            number=7, request_id="", url="", tenant="", at=0.0, planned_s=0.0, late_s=0.0,
+            wanted_prompt_tokens=0, wanted_output_tokens=0, **(given | fields),
+        )  # fmt: skip
+
+    flight = flight_of(record(), course)
+    assert (flight.engine, flight.ttft_s, flight.cached_tokens) == (2, pytest.approx(0.5), 64)
+    assert flight.request is course.requests[7]
+    failed = flight_of(record(outcome="503 no_replica", replica="", ttft_s=None), course)
+    assert (failed.engine, failed.ttft_s, failed.reason) == (None, None, "503 no_replica")
+    counted = counted_part(
+        lived("flood").steady,
+        [EngineLoad(prompt_tokens_total=0, cached_prompt_tokens_total=0)] * 2,
+        [EngineLoad(prompt_tokens_total=9, cached_prompt_tokens_total=6),
+         EngineLoad(prompt_tokens_total=3, cached_prompt_tokens_total=2)],
+    )  # fmt: skip
+    assert (counted.hit_rate, counted.work_max_mean) == (pytest.approx(2 / 3), 1.5)
+    assert ", 67%, 1.50, " in command.table({"flood": [told_with(counted)]}, has_work=True)
+
+
+def told_with(part):
+    return msgspec.structs.replace(lived("flood"), steady=part)

@@ -52,6 +52,30 @@ def test_what_an_engine_drops_is_forgotten_block_by_block() -> None:
     assert one.held_tokens == 2 * BLOCK_TOKENS
 
 
+def test_blocks_that_an_engine_computed_twice_are_held_until_both_copies_are_dropped() -> None:
+    """As vLLM tells it: requests that begin alike at one time each store a copy of their own."""
+    one, profile = view()
+    profile.insert([901, 902], NOW)
+    taught(one, 10, [901, 902])
+    one.apply(stored(10, 2), NOW + 3)
+    one.apply(Removed([11, 10]), NOW + 5)
+    assert (profile.matching([901, 902]), one.held_tokens) == (2, 2 * BLOCK_TOKENS)
+    one.apply(stored(12, 1, parent=11), NOW + 6)  # its beginning is still known
+    assert one.counts["orphans"] == 0
+    one.apply(Removed([11, 10]), NOW + 7)
+    assert (profile.matching([901, 902]), one.held_tokens) == (0, BLOCK_TOKENS)
+
+
+def test_more_copies_than_the_cache_has_room_for_are_none() -> None:
+    """An engine may tell of a block again that it stored once: then one removal ends it."""
+    one, _ = view()
+    one.most_tokens = 5 * BLOCK_TOKENS
+    for _ in range(3):
+        one.apply(stored(10, 2), NOW)
+    one.apply(Removed([11, 10]), NOW + 1)
+    assert one.held_tokens == 0
+
+
 def test_a_prompt_that_others_sent_is_known_once_it_was_seen_anywhere_in_the_pool() -> None:
     """Contents are of our own making: the same on every replica, whatever its hashes are."""
     contents = KvContents()
@@ -206,7 +230,7 @@ def test_what_is_no_news_or_lost_its_beginning_changes_nothing() -> None:
     taught(one, 10, [901, 902])
     taught(one, 10, [901, 902])
     assert (one.counts["found"], profile.matching([901, 902])) == (2, 2)
-    one.apply(Removed([10]), NOW + 5)
+    one.apply(Removed([10, 10]), NOW + 5)
     one.apply(Stored([], None, array("I"), BLOCK_TOKENS, []), NOW + 6)
     one.apply(stored(12, 1, parent=11), NOW + 6.5)
     one.note_ended(ended([901, 902, 903], sent_at=NOW + 6))
