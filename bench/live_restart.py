@@ -256,8 +256,9 @@ def _account(run: Run, endings: list[Ending], streams: list[Ending]) -> None:
 def _told(state: dict[str, Any]) -> str:
     prefix = state.get("prefix") or {}
     return (
-        f"{state.get('health')}, {prefix.get('blocks')} blocks, adapters {state.get('adapters')}, "
-        f"{state.get('inflight_requests')} in flight, events: {prefix.get('kv_events')!r}"
+        f"{state.get('health')}, {prefix.get('blocks', 0)} blocks, "
+        f"adapters {state.get('adapters', [])}, {state.get('inflight_requests', 0)} in flight, "
+        f"events: {prefix.get('kv_events') or 'not followed'}"
     )
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -26,6 +27,13 @@ MOST_CONTENTS: Final = 100_000
 # Ends of what was stored lately, among which the prompts of ended requests are looked for.
 MOST_LATEST: Final = 4_096
 MOST_ENDED: Final = 1_024
+# The blocks of a prompt and its first token come of one step of the engine, by two ways. One is
+# clearly nearer than another if that is so many times as far, and a step more.
+CLEARLY: Final = 4.0
+LEAST_STEP_S: Final = 0.01
+# Of what the engine dropped lately so much is still known by its content: a cache that is short of
+# room drops prompts before their answers are over.
+MOST_GONE: Final = 4_096
 # Events take another way than answers, and may come after them.
 LATE_S: Final = 1.0
 # SGLang's pages have one token unless told otherwise: to follow each would cost more than it finds.
@@ -112,14 +120,17 @@ class _Block(msgspec.Struct, gc=False):
     copies: int = 0  # requests that begin alike at one time each store their own
 
 
+_NONE_GONE: Final[Mapping[int, _Block]] = MappingProxyType({})
+
+
 class KvView:
     """One replica's cache by its own events. Times are monotonic seconds.
 
     Takes about 20 MB for each million tokens of the replica's KV cache, in blocks of 16.
     """
 
-    __slots__ = ("_contents", "_copies", "_ended", "_held", "_held_contents", "_latest", "_profile",
-                 "block_bytes", "block_tokens", "counts", "most_tokens")  # fmt: skip
+    __slots__ = ("_contents", "_copies", "_ended", "_gone", "_held", "_held_contents", "_latest",
+                 "_profile", "block_bytes", "block_tokens", "counts", "most_tokens")  # fmt: skip
 
     def __init__(self, profile: PrefixProfile, contents: KvContents, *, block_bytes: int) -> None:
         self._profile = profile
@@ -130,6 +141,7 @@ class KvView:
         self._held: dict[int, _Block] = {}  # by the engine's hash
         self._held_contents: dict[int, int] = {}  # the engine's hash by content
         self._copies = 0  # of all blocks
+        self._gone: OrderedDict[int, _Block] = OrderedDict()  # the longest gone first
         self._latest: deque[_Piece] = deque(maxlen=MOST_LATEST)
         self._ended: deque[tuple[float, Ended]] = deque(maxlen=MOST_ENDED)
         # For operators: blocks stored, removed, without a known beginning; prompts found or not.
@@ -184,6 +196,7 @@ class KvView:
         self._held.clear()
         self._held_contents.clear()
         self._copies = 0
+        self._gone.clear()
         self._latest.clear()
         self._ended.clear()
 
@@ -245,6 +258,9 @@ class KvView:
         if held.copies:
             return
         del self._held[block]
+        self._gone[block] = held
+        if len(self._gone) > MOST_GONE:
+            self._gone.popitem(last=False)
         self._held_contents.pop(held.content, None)
         found = self._contents.get(held.content)
         if found is not None:
@@ -277,13 +293,17 @@ class KvView:
             self.counts["unclear" if found else "unseen"] += 1
             return
         self.counts["found"] += 1
-        self._contents.learn(found[0], self._spread(ended, depth), now)
+        spread = self._spread(ended, depth)
+        self._contents.learn(found[0], spread, now)
+        for content, blocks in zip(found[0], spread, strict=True):
+            if content not in self._held_contents:  # it was dropped before we knew what it was
+                self._profile.forget(blocks)
 
     def _pieces(self, ended: Ended, depth: int) -> list[list[int]]:
         """Give the prompts, by their contents, that may be ours: as long, computed when ours was.
 
         Of several those count whose computing began where ours must have, behind what was cached,
-        and that came before our first token.
+        and of these one that was through much nearer to our first token than the others.
         """
         until = ended.first_token_at + LATE_S
         found: dict[int, _Piece] = {}
@@ -293,13 +313,12 @@ class KvView:
             if piece.depth == depth and piece.at <= until:
                 found[piece.last] = piece
         ours = set(ended.blocks)
-        lineages = {last: self._lineage(last) for last in found}
+        lineages = {last: self._lineage(last, self._gone) for last in found}
         fitting = [found[last] for last, one in lineages.items() if self._may_be(one, ours)]
         if ended.cached_tokens is not None:
             first = ended.cached_tokens // self.block_tokens + 1
             fitting = [p for p in fitting if p.first == first] or fitting
-        fitting = [p for p in fitting if p.at <= ended.first_token_at] or fitting
-        return [lineages[piece.last] for piece in fitting]
+        return [lineages[piece.last] for piece in _nearest(fitting, ended.first_token_at)]
 
     def _may_be(self, lineage: Sequence[int], ours: set[int]) -> bool:
         """Say whether nothing that is known of these contents is of another prompt than ours."""
@@ -309,12 +328,12 @@ class KvView:
                 return False
         return True
 
-    def _lineage(self, last: int) -> list[int]:
-        """Give the contents of a prompt's blocks from its start on, as far as all are held."""
+    def _lineage(self, last: int, gone: Mapping[int, _Block] = _NONE_GONE) -> list[int]:
+        """Give the contents of a prompt's blocks from its start on, if all are held or `gone`."""
         contents: list[int] = []
         block: int | None = last
         while block is not None:
-            held = self._held.get(block)
+            held = self._held.get(block) or gone.get(block)
             if held is None:
                 return []
             contents.append(held.content)
@@ -335,3 +354,12 @@ class KvView:
                 break
             spread[place].append(block)
         return [tuple(blocks) for blocks in spread]
+
+
+def _nearest(pieces: list[_Piece], at: float) -> list[_Piece]:
+    """Give the one that came clearly nearest to a time; all of them if none did."""
+    if len(pieces) < 2:
+        return pieces
+    by_distance = sorted(pieces, key=lambda piece: abs(piece.at - at))
+    first, second = (abs(piece.at - at) for piece in by_distance[:2])
+    return by_distance[:1] if first * CLEARLY + LEAST_STEP_S < second else pieces

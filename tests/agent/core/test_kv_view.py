@@ -66,6 +66,19 @@ def test_blocks_that_an_engine_computed_twice_are_held_until_both_copies_are_dro
     assert (profile.matching([901, 902]), one.held_tokens) == (0, BLOCK_TOKENS)
 
 
+def test_what_was_dropped_before_it_was_known_is_forgotten_once_it_is(monkeypatch) -> None:
+    """A cache that is short of room drops a prompt before its answer is over."""
+    for most, found, left in ((9, 1, 1), (1, 0, 3)):  # so many are remembered
+        monkeypatch.setattr("routing_agent.core.kv_view.MOST_GONE", most)
+        one, profile = view()
+        profile.insert([901, 902, 903], NOW)
+        one.apply(stored(10, 3), NOW + 0.5)
+        one.apply(Removed([12, 11]), NOW + 0.9)
+        one.note_ended(ended([901, 902, 903]))
+        one.settle(NOW + 1 + LATE_S)
+        assert (one.counts["found"], profile.matching([901, 902, 903])) == (found, left)
+
+
 def test_more_copies_than_the_cache_has_room_for_are_none() -> None:
     """An engine may tell of a block again that it stored once: then one removal ends it."""
     one, _ = view()
@@ -111,6 +124,22 @@ def test_two_prompts_of_one_length_at_a_time_teach_nothing() -> None:
     assert (one.counts["unclear"], one.counts["found"]) == (2, 0)
     one.apply(Removed([10, 11, 25, 26]), NOW + 9)
     assert len(profile) == 0
+
+
+def test_the_prompt_that_was_through_when_our_first_token_came_is_ours() -> None:
+    """Engines tell of a prompt's last block with its first token, often a little later."""
+    one, _ = view()
+    firsts = [NOW + 0.1, NOW + 0.4, NOW + 0.45]
+    for number, at in enumerate(firsts):
+        one.apply(stored(2 * number + 100, 2), at + 0.004)
+        one.note_ended(Ended([number, number + 9], 128, 32, 0, at - 0.06, at))
+    one.settle(NOW + 9)
+    assert one.counts["found"] == 3
+    one.apply(stored(206, 2), NOW + 20.02)  # one too late to tell which of two it is
+    one.apply(stored(208, 2), NOW + 20.04)
+    one.note_ended(Ended([77, 78], 128, 32, 0, NOW + 19.9, NOW + 20))
+    one.settle(NOW + 29)
+    assert (one.counts["found"], one.counts["unclear"]) == (3, 1)
 
 
 def test_what_is_known_or_cached_tells_prompts_of_one_length_apart() -> None:
@@ -224,7 +253,8 @@ def test_what_was_learned_and_held_is_bounded(monkeypatch) -> None:
     assert len(contents) == 2
 
 
-def test_what_is_no_news_or_lost_its_beginning_changes_nothing() -> None:
+def test_what_is_no_news_or_lost_its_beginning_changes_nothing(monkeypatch) -> None:
+    monkeypatch.setattr("routing_agent.core.kv_view.MOST_GONE", 0)
     one, profile = view()
     profile.insert([901, 902], NOW)
     taught(one, 10, [901, 902])
