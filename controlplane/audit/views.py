@@ -22,6 +22,13 @@ class AuditList(Listing):
     title = "Audit"
     api_path = "/api/v1/audit-events/"
     filter_class = AuditFilter
+    sorts: ClassVar[dict[str, str]] = {
+        "at": "at",
+        "actor": "actor",
+        "verb": "verb",
+        "target": "target",
+        "fleet_revision": "fleet_revision",
+    }
     csv_columns: ClassVar[dict[str, str]] = {
         "at": "at",
         "actor": "actor",

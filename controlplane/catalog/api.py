@@ -102,6 +102,7 @@ class ModelViewSet(ReadMixin, ServiceViewSet):
     lookup_value_regex = ".+?"
     queryset = Model.objects.none()
     serializer_class = ModelSerializer
+    ordering_more = ("pool_count",)
     filterset_class = ModelFilter
 
     def get_queryset(self) -> QuerySet[Model]:
@@ -209,6 +210,7 @@ class ModelVersionViewSet(ReadMixin, ServiceViewSet):
     lookup_value_regex = r"\d{1,18}"
     queryset = ModelVersion.objects.none()
     serializer_class = ModelVersionSerializer
+    ordering_more = ("pool_count",)
     filterset_class = ModelVersionFilter
 
     def get_queryset(self) -> QuerySet[ModelVersion]:

@@ -27,6 +27,16 @@ class VersionList(Listing):
     title = "Versions"
     api_path = "/api/v1/model-versions/"
     filter_class = VersionFilter
+    sorts: ClassVar[dict[str, str]] = {
+        "model": "model__name",
+        "name": "name",
+        "retired_at": "retired_at",
+        "engine": "engine",
+        "parameters": "parameters",
+        "context_tokens": "context_tokens",
+        "pool_count": "pool_count",
+        "created_at": "created_at",
+    }
     csv_columns: ClassVar[dict[str, str]] = {
         "model": "model.name",
         "version": "name",

@@ -63,6 +63,11 @@ class PoolHealth:
     reason: str = ""
     troubles: tuple[Trouble, ...] = ()
 
+    @property
+    def rank(self) -> int:
+        """Give how well it does: 0 is the worst."""
+        return HEALTH_CODES.index(self.code)
+
 
 HEALTH_CODES = ("down", "failing", "degraded", "loading", "empty", "healthy")  # the worst first
 

@@ -176,6 +176,13 @@ class PoolViewSet(ReadMixin, ServiceViewSet):
     lookup_field = "slug"
     queryset = Pool.objects.none()
     serializer_class = PoolSerializer
+    ordering_more = (
+        "ready_count",
+        "starting_count",
+        "ejected_count",
+        "draining_count",
+        "failed_count",
+    )
     filterset_class = PoolFilter
 
     def get_queryset(self) -> QuerySet[Pool]:

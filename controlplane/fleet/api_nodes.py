@@ -116,6 +116,7 @@ class NodeViewSet(ReadMixin, ServiceViewSet):
     lookup_field = "name"
     queryset = Node.objects.none()
     serializer_class = NodeSerializer
+    ordering_more = ("replica_count",)
     filterset_class = NodeFilter
 
     def get_queryset(self) -> QuerySet[Node]:

@@ -10,7 +10,6 @@ from django.conf import settings
 from django.utils import timezone
 
 from controlplane.domain.attention import (
-    HEALTH_CODES,
     PoolCounts,
     PoolHealth,
     Trouble,
@@ -58,6 +57,11 @@ class PoolRow:
         return self.pool.slug
 
     @property
+    def version_name(self) -> str:
+        """Give model and version as one text."""
+        return f"{self.pool.model_version.model.name} {self.pool.model_version.name}"
+
+    @property
     def expected(self) -> int:
         """Give how many replicas should be ready."""
         return max(self.counts.wanted, self.counts.live - self.counts.draining)
@@ -90,7 +94,7 @@ def pool_rows(pools: Iterable[Pool], reports: Reports | NoData) -> list[PoolRow]
         _pool_row(p, figures.get(p.slug), members.get(p.slug, []), wrong.get(p.slug, ()))
         for p in found
     ]
-    return sorted(rows, key=lambda r: (HEALTH_CODES.index(r.health.code), r.slug))
+    return sorted(rows, key=lambda r: (r.health.rank, r.slug))
 
 
 def _pool_row(
@@ -126,6 +130,21 @@ class Offer:
     danger: bool = False
 
 
+# What a table of replicas can be sorted by: column → path of attributes of a `ReplicaRow`.
+REPLICA_SORTS: Mapping[str, str] = {
+    "public_id": "replica.public_id",
+    "state": "rank",
+    "pool": "replica.pool.slug",
+    "node": "replica.node.name",
+    "inflight_requests": "now.inflight_requests",
+    "inflight_tokens": "now.inflight_tokens",
+    "running": "now.running",
+    "kv_usage": "now.kv_usage",
+    "hit_rate": "now.hit_rate",
+    "errors_total": "now.errors_total",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRow:
     """One replica in a list or on its page."""
@@ -135,6 +154,11 @@ class ReplicaRow:
     state_reason: str
     offers: tuple[Offer, ...]
     gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """Give how well it does by its state: 0 is the worst."""
+        return STATE_ORDER.get(State(self.replica.state), 9)
 
     @property
     def is_troubled(self) -> bool:
@@ -159,9 +183,7 @@ def replica_rows(replicas: Iterable[Replica], reports: Reports | NoData) -> list
         _replica_row(r, now.get(r.public_id, UNKNOWN), ready_in_pool=ready[r.pool_id])
         for r in found
     ]
-    return sorted(
-        rows, key=lambda r: (STATE_ORDER.get(State(r.replica.state), 9), r.replica.public_id)
-    )
+    return sorted(rows, key=lambda r: (r.rank, r.replica.public_id))
 
 
 def replica_row(replica: Replica, reports: Reports | NoData) -> ReplicaRow:
@@ -244,6 +266,11 @@ class NodeRow:
         return self.status in {"silent", "behind", "never"}
 
     @property
+    def rank(self) -> int:
+        """Give how well its agent does: 0 is the worst."""
+        return {"silent": 0, "never": 1, "behind": 2, "draining": 3}.get(self.status, 9)
+
+    @property
     def is_silent(self) -> bool:
         """Say whether its readings are old."""
         return self.status == "silent"
@@ -254,8 +281,7 @@ def node_rows(
 ) -> list[NodeRow]:
     """Give nodes with what their agents last said, silent and late ones first."""
     rows = [_node_row(n, reports, newest_epoch) for n in nodes]
-    order = {"silent": 0, "never": 1, "behind": 2, "draining": 3}
-    return sorted(rows, key=lambda r: (order.get(r.status, 9), r.node.name))
+    return sorted(rows, key=lambda r: (r.rank, r.node.name))
 
 
 def _node_row(node: Node, reports: Reports | NoData, newest_epoch: int) -> NodeRow:

@@ -44,6 +44,15 @@ class RolloutList(Listing):
     title = "Rollouts"
     api_path = "/api/v1/rollouts/"
     filter_class = RolloutFilter
+    sorts: ClassVar[dict[str, str]] = {
+        "id": "id",
+        "phase": "phase",
+        "model": "model",
+        "stable_pool": "stable_pool",
+        "canary_pool": "canary_pool",
+        "started_at": "started_at",
+        "started_by": "started_by",
+    }
     csv_columns: ClassVar[dict[str, str]] = {
         name: name
         for name in (

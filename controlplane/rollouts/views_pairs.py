@@ -32,6 +32,15 @@ class ShadowPairList(Listing):
     title = "Shadow pairs"
     api_path = "/api/v1/shadow-pairs/"
     filter_class = ShadowPairFilter
+    sorts: ClassVar[dict[str, str]] = {
+        "request_id": "request_id",
+        "at": "at",
+        "outcome": "outcome",
+        "pool": "pool",
+        "shadow_pool": "shadow_pool",
+        "first_difference": "first_difference",
+        "review": "review",
+    }
     csv_columns: ClassVar[dict[str, str]] = {
         name: name
         for name in (

@@ -110,6 +110,7 @@ class TenantViewSet(ReadMixin, ServiceViewSet):
     lookup_field = "slug"
     queryset = Tenant.objects.none()
     serializer_class = TenantSerializer
+    ordering_more = ("live_keys",)
     filterset_class = TenantFilter
 
     def get_queryset(self) -> QuerySet[Tenant]:

@@ -26,6 +26,18 @@ class RequestList(Listing):
     title = "Requests"
     api_path = "/api/v1/requests/"
     filter_class = RequestFilter
+    sorts: ClassVar[dict[str, str]] = {
+        "request_id": "request_id",
+        "received_at": "received_at",
+        "status": "status",
+        "pool": "pool",
+        "tenant": "tenant",
+        "replica": "replica",
+        "queue_wait_s": "queue_wait_s",
+        "ttft_s": "ttft_s",
+        "e2e_s": "e2e_s",
+        "prompt_tokens": "prompt_tokens",
+    }
     csv_columns: ClassVar[dict[str, str]] = {
         name: name
         for name in (

@@ -11,6 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from controlplane.console import quantities
+from controlplane.domain.ordering import Order
 
 register = template.Library()
 
@@ -153,6 +154,54 @@ def query(context: Any, **changes: Any) -> str:
         if value not in ("", None):
             values[name] = str(value)
     return f"?{values.urlencode()}"
+
+
+@register.simple_tag(takes_context=True)
+def head(context: Any, name: str, label: str, unit: str = "", *, num: bool = False) -> SafeString:
+    """Give the head of a column: a link that sorts by it, where the list can, and the direction.
+
+    A first click puts the largest number, newest time or first letter on top, a second one turns
+    it round, a third goes back to the list's own order.
+    """
+    sorting = context.get("sorting")
+    below = format_html('<span class="unit">{}</span>', unit) if unit else ""
+    tone = SafeString(' class="num"') if num else ""
+    if sorting is None or name not in sorting.known:
+        return format_html('<th scope="col"{}>{}{}</th>', tone, label, below)
+    now = sorting.order if sorting.order and sorting.order.name == name else None
+    kind = "number" if num else "time" if name == "at" or name.endswith("_at") else "text"
+    high = kind != "text"  # what comes first at the first click
+    steps = [None, Order(name, high), Order(name, not high)]
+    following = steps[(steps.index(now) + 1) % len(steps)]
+    return format_html(
+        '<th scope="col"{}{}><a class="sort" href="{}" title="{}">{}{}</a>{}</th>',
+        tone,
+        _direction(now),
+        query(context, ordering=following or "", page=""),
+        f"Sort: {_FIRST[kind][following.descending]}" if following else "Back to its own order",
+        label,
+        _arrow(now),
+        below,
+    )
+
+
+_FIRST = {  # what comes first, rising and falling
+    "number": ("smallest first", "largest first"),
+    "time": ("oldest first", "newest first"),
+    "text": ("first to last", "last to first"),
+}
+
+
+def _direction(now: Order | None) -> SafeString | str:
+    if now is None:
+        return ""
+    return format_html(' aria-sort="{}"', "descending" if now.descending else "ascending")
+
+
+def _arrow(now: Order | None) -> SafeString | str:
+    if now is None:
+        return ""
+    return format_html(' <span aria-hidden="true">{}</span>', "▼" if now.descending else "▲")
 
 
 @register.filter

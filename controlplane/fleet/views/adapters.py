@@ -107,6 +107,16 @@ class AdapterList(InConsole, Listing):
     title = "Adapters"
     api_path = "/api/v1/adapters/"
     filter_class = AdapterFilter
+    row_sorts: ClassVar[dict[str, str]] = {
+        "name": "adapter.name",
+        "tenant": "adapter.tenant.slug",
+        "model": "adapter.model.name",
+        "status": "progress.code",
+        "rank": "newest.rank",
+        "size_bytes": "newest.size_bytes",
+        "number": "newest.number",
+        "last_used_at": "adapter.last_used_at",
+    }
     csv_columns: ClassVar[dict[str, str]] = {
         "tenant": "adapter.tenant.slug",
         "adapter": "adapter.name",

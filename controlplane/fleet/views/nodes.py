@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from controlplane.console import preferences
-from controlplane.console.listing import Listing
+from controlplane.console.listing import Listing, Sorting
 from controlplane.console.mixins import Page
 from controlplane.fleet import rows, selectors
 from controlplane.fleet.filters import NodeFilter
@@ -27,6 +27,15 @@ class NodeList(Listing):
     title = "Nodes"
     api_path = "/api/v1/nodes/"
     filter_class = NodeFilter
+    row_sorts: ClassVar[dict[str, str]] = {
+        "name": "node.name",
+        "status": "rank",
+        "seen_at": "seen_at",
+        "applied_epoch": "agent.applied_epoch",
+        "table_source": "agent.table_source",
+        "agent_version": "agent.agent_version",
+        "replica_count": "node.replica_count",
+    }
     csv_columns: ClassVar[dict[str, str]] = {
         "node": "node.name",
         "zone": "node.zone",
@@ -57,12 +66,17 @@ class NodePage(Page):
         """Gather the node, its replicas and, for a whole page, its GPU charts."""
         node = selectors.node(kwargs["name"])
         reports = rows.reports()
+        sorting = Sorting.of(self.request.GET, rows.REPLICA_SORTS)
         row = rows.node_rows([node], reports, newest_epoch=newest_epoch())[0]
         context = {
             "title": node.name,
             "api_path": f"/api/v1/nodes/{node.name}/",
             "row": row,
-            "replicas": rows.replica_rows(selectors.replicas().filter(node=node), reports),
+            "sorting": sorting,
+            "replicas": sorting.rows(
+                rows.replica_rows(selectors.replicas().filter(node=node), reports),
+                rows.REPLICA_SORTS,
+            ),
             "reports": reports,
             "page_has_window": True,
         }

@@ -11,7 +11,7 @@ from django.urls import reverse
 from controlplane.audit.selectors import fleet_revision
 from controlplane.audit.services import Actor
 from controlplane.console import actions, preferences
-from controlplane.console.listing import Listing
+from controlplane.console.listing import Listing, Sorting
 from controlplane.console.mixins import Page, RoleRequired, back_to, in_dialog, requested
 from controlplane.domain import pool_settings
 from controlplane.domain.errors import Invalid
@@ -32,6 +32,19 @@ class PoolList(Listing):
     title = "Pools"
     api_path = "/api/v1/pools/"
     filter_class = PoolFilter
+    row_sorts: ClassVar[dict[str, str]] = {
+        "slug": "slug",
+        "status": "health.rank",
+        "model_version": "version_name",
+        "ready_count": "counts.ready",
+        "ttft_p95_s": "figures.ttft_p95_s",
+        "tpot_p95_s": "figures.tpot_p95_s",
+        "queue_wait_p95_s": "figures.queue_wait_p95_s",
+        "kv_usage_max": "kv_usage_max",
+        "hit_rate": "figures.hit_rate",
+        "requests_per_s": "figures.requests_per_s",
+        "failed_ratio": "figures.failed_ratio",
+    }
     csv_columns: ClassVar[dict[str, str]] = {
         "pool": "slug",
         "status": "health.code",
@@ -64,6 +77,7 @@ class PoolPage(Page):
         """Gather the pool, its replicas and, for a whole page, its charts."""
         pool = selectors.pool(kwargs["slug"])
         reports = rows.reports()
+        sorting = Sorting.of(self.request.GET, rows.REPLICA_SORTS)
         shown = selectors.replicas(pool=pool.slug).select_related("node__agent")
         if not self.request.GET.get("stopped"):
             shown = shown.exclude(state=State.STOPPED)
@@ -72,7 +86,8 @@ class PoolPage(Page):
             "api_path": f"/api/v1/pools/{pool.slug}/",
             "pool": pool,
             "row": rows.pool_rows([pool], reports)[0],
-            "replicas": rows.replica_rows(shown, reports),
+            "sorting": sorting,
+            "replicas": sorting.rows(rows.replica_rows(shown, reports), rows.REPLICA_SORTS),
             "reports": reports,
             "policy": pool_settings.resolved_as_far_as_possible(pool.settings)[0].policy,
             "gpus": rows.gpu_cells(shown, reports),

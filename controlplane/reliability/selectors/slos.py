@@ -39,6 +39,11 @@ class Promise:
     booked_until: datetime | None  # budgets know what happened before
 
     @property
+    def burn_rate(self) -> float | None:
+        """Give how many times too fast the last hour spent the budget; None without data."""
+        return self.burn_rates.get("1h")
+
+    @property
     def needs_review(self) -> bool:
         """Say whether the day of the next review has come."""
         return self.review_on is not None and self.review_on <= timezone.now().date()

@@ -12,12 +12,22 @@ from django.utils import timezone
 from controlplane.audit.asking import Asking
 from controlplane.audit.services import Actor
 from controlplane.console import actions
+from controlplane.console.listing import Sorting
 from controlplane.console.mixins import Action, Page, back_to, requested
 from controlplane.fleet import selectors as fleet
 from controlplane.reliability import selectors, services
 from controlplane.reliability.forms import SloForm, WindowForm
 
 WINDOWS_SHOWN = timedelta(days=31)
+
+
+SORTS = {
+    "pool": "pool",
+    "spent_ratio": "budget.spent_ratio",
+    "left_minutes": "budget.left_minutes",
+    "burn_rate": "burn_rate",
+    "review_on": "review_on",
+}
 
 
 class SloPage(Page):
@@ -33,8 +43,10 @@ class SloPage(Page):
         """Gather promises and maintenance windows."""
         now = timezone.now()
         found = selectors.promises()
+        sorting = Sorting.of(self.request.GET, SORTS)
         return super().get_context_data(
-            promises=found,
+            sorting=sorting,
+            promises=sorting.rows(found, SORTS),
             booked_until=found[0].booked_until if found else None,
             windows=[
                 (w, "over" if w.ends_at <= now else "open" if w.starts_at <= now else "ahead")

@@ -31,6 +31,13 @@ class TenantList(Listing):
     title = "Tenants"
     api_path = "/api/v1/tenants/"
     filter_class = TenantFilter
+    sorts: ClassVar[dict[str, str]] = {
+        "slug": "slug",
+        "name": "name",
+        "suspended": "suspended",
+        "priority": "priority",
+        "live_keys": "live_keys",
+    }
     csv_columns: ClassVar[dict[str, str]] = {
         "tenant": "slug",
         "name": "name",
