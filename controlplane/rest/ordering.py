@@ -33,7 +33,7 @@ class Ordering(BaseFilterBackend):
         asked = request.query_params.get(ordering.PARAMETER, "")
         if not asked or view.action != "list":
             return queryset
-        known = columns(type(view))
+        known = columns(view.__class__)
         orders = [_expression(known, o) for o in ordering.read(asked, known)]
         if not orders:
             return queryset
@@ -42,7 +42,7 @@ class Ordering(BaseFilterBackend):
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
         """Tell the schema by which names a list can be sorted."""
-        names = sorted(columns(type(view)))
+        names = sorted(columns(view.__class__))
         if not names or view.action != "list":
             return []
         told = (
@@ -84,7 +84,7 @@ def _path(model: type[models.Model], field: serializers.Field) -> str:
             relation = model._meta.get_field(name)
             if not (relation.many_to_one or relation.one_to_one) or relation.related_model is None:
                 return ""
-            model = relation.related_model  # type: ignore[assignment]
+            model = relation.related_model
         column = model._meta.get_field(last)
     except FieldDoesNotExist:
         return ""
