@@ -23,6 +23,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections
 
 from controlplane.domain.amounts import size
+from controlplane.failures import NO_ROOM, STORAGE_FAILED, is_full
 
 log = structlog.get_logger(__name__)
 
@@ -58,8 +59,25 @@ class BodyLimit:
             said = "Sign in, or send a token as `Authorization: Bearer …`, before you upload."
             return await _refuse(send, 401, "unauthorized", said)
         if is_upload and (said := _lacking(_declared(scope))):
-            return await _refuse(send, 503, "storage_failed", said)
-        return await self._app(scope, _counted(receive, limit), send)
+            return await _refuse(send, 507, STORAGE_FAILED, said)
+        return await self._within_room(scope, _counted(receive, limit), send)
+
+    async def _within_room(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer in words when the disk is full while a body is put there, before any view runs."""
+        has_begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        except OSError as error:
+            if has_begun or not is_full(error):
+                raise
+            log.error("body_without_room", path=scope["path"], why=str(error))
+            await _refuse(send, 507, STORAGE_FAILED, NO_ROOM)
 
 
 def _lacking(length: int) -> str:

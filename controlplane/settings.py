@@ -336,7 +336,7 @@ ADAPTER_LIMIT_BYTES = int(os.environ.get("SIGNALBOX_ADAPTER_BYTES", "2000000000"
 ADAPTER_TENANT_BYTES = int(os.environ.get("SIGNALBOX_ADAPTER_TENANT_BYTES", "20000000000"))
 ADAPTER_TENANT_COUNT = int(os.environ.get("SIGNALBOX_ADAPTER_TENANT_COUNT", "100"))
 # Files of an upload go to disk at once, whatever their size.
-FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.TemporaryFileUploadHandler"]
+FILE_UPLOAD_HANDLERS = ["controlplane.upload_files.FileHandler"]
 LOG_LEVEL = os.environ.get("SIGNALBOX_LOG_LEVEL", "INFO")
 LOGGING_CONFIG = "controlplane.log.configure"
 LOGGING = {"level": LOG_LEVEL}

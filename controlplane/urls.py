@@ -2,6 +2,8 @@
 
 from django.urls import include, path
 
+handler500 = "controlplane.failures.server_error"
+
 urlpatterns: list = [
     path("", include("controlplane.api.urls")),
     path("", include("controlplane.overview.urls")),

@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from controlplane.domain.errors import ProblemError
+from controlplane.failures import NO_ROOM, STORAGE_FAILED, is_full
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +46,9 @@ def body(
 def handle(error: Exception, context: dict[str, Any]) -> Response:
     """Turn whatever a view raised into an answer that says what happened and what to do."""
     set_rollback()
+    if is_full(error) and not isinstance(error, ProblemError):
+        log.error("no_room", view=type(context.get("view")).__name__, why=str(error))
+        return Response(body(STORAGE_FAILED, NO_ROOM), status=507)
     for kinds, answer in _ANSWERS:
         if isinstance(error, kinds):
             return answer(error)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
-from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.http.multipartparser import MultiPartParser as DjangoParser
 from django.http.multipartparser import MultiPartParserError
 from rest_framework.exceptions import ParseError
@@ -18,6 +17,7 @@ from rest_framework.parsers import BaseParser, DataAndFiles
 from controlplane.catalog.uploads import Incoming, storing
 from controlplane.domain import adapters
 from controlplane.domain.errors import TooLarge
+from controlplane.upload_files import FileHandler
 
 # Fields, boundaries and headers beside the files.
 OVERHEAD_BYTES = 1024 * 1024
@@ -30,7 +30,7 @@ class _Parser(DjangoParser):
         return file_name
 
 
-class _Handler(TemporaryFileUploadHandler):
+class _Handler(FileHandler):
     """Writes files to disk, judges their names, and counts all bytes."""
 
     received_bytes = 0
@@ -41,12 +41,16 @@ class _Handler(TemporaryFileUploadHandler):
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> Any:
         self.received_bytes += len(raw_data)
-        if self.received_bytes > settings.ADAPTER_LIMIT_BYTES + OVERHEAD_BYTES:
-            raise TooLarge(
-                f"An adapter has at most {settings.ADAPTER_LIMIT_BYTES} bytes; more was sent."
-            )
-        with storing():
+        with self.whole_or_gone(), storing():
+            if self.received_bytes > settings.ADAPTER_LIMIT_BYTES + OVERHEAD_BYTES:
+                raise TooLarge(
+                    f"An adapter has at most {settings.ADAPTER_LIMIT_BYTES} bytes; more was sent."
+                )
             return super().receive_data_chunk(raw_data, start)
+
+    def file_complete(self, file_size: int) -> Any:
+        with storing():
+            return super().file_complete(file_size)
 
 
 class AdapterParser(BaseParser):

@@ -31,7 +31,8 @@ from django.conf import settings
 from controlplane.domain import adapters, safetensors
 from controlplane.domain.adapter_configs import CONFIG_LIMIT_BYTES
 from controlplane.domain.adapters import CONFIG_FILE, WEIGHTS_FILE, Check, Package
-from controlplane.domain.errors import TooLarge, Unavailable
+from controlplane.domain.errors import NoRoom, TooLarge, Unavailable
+from controlplane.failures import is_full
 from routing_agent.wire import AdapterFile, AdapterFileName
 
 log = structlog.get_logger(__name__)
@@ -117,13 +118,15 @@ def storing() -> Iterator[None]:
     """Tell a disk that is full, read-only or broken as what it is: no fault of the upload.
 
     Raises:
-        Unavailable: with the system's words.
+        NoRoom: when it is full, with the system's words.
+        Unavailable: when it is read-only or broken.
     """
     try:
         yield
     except OSError as error:
         log.error("adapter_not_stored", why=str(error))
-        raise Unavailable(
+        kind = NoRoom if is_full(error) else Unavailable
+        raise kind(
             f"The adapter cannot be stored on the control plane: {error.strerror or error}. Nothing"
             " was kept; upload it again once an admin has seen to the disk.",
             code="storage_failed",
@@ -165,7 +168,8 @@ def staged(uploaded: Sequence[Incoming], *, limit_bytes: int) -> Iterator[Staged
     Raises:
         AdapterRejected: naming the entry at fault or the file that is missing.
         TooLarge: when there are more bytes than the limit.
-        Unavailable: when the disk takes none.
+        NoRoom: when the disk is full.
+        Unavailable: when it takes none for another reason.
     """
     folder = settings.ADAPTER_DIR / "incoming" / secrets.token_hex(8)
     with storing():

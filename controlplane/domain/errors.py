@@ -55,6 +55,13 @@ class Conflict(ProblemError):
     default_code = "conflict"
 
 
+class NoRoom(ProblemError):
+    """The disk takes no more; the message says whose, and that nothing was kept."""
+
+    status = 507
+    default_code = "storage_failed"
+
+
 class TooLarge(ProblemError):
     """More was sent than is taken; the message names the limit."""
 

@@ -124,7 +124,7 @@ async def test_an_upload_for_which_the_temporary_folder_has_no_room_is_refused_i
     monkeypatch.setattr(body_limit.shutil, "disk_usage", lambda folder: DiskUsage(10, 9, 3 * 2**20))
     small, large = Rig(), Rig()
     assert await small.call(declared=1000, **headers) == 0
-    assert await large.call(declared=2**20, **headers) == 503
+    assert await large.call(declared=2**20, **headers) == 507
     error = json.loads(large.answers[1]["body"])["error"]
     assert error["code"] == "storage_failed"
     assert "3 MiB are free in its temporary folder, 4 MiB are needed" in error["message"]

@@ -453,7 +453,7 @@ def test_a_full_disk_is_told_as_such_and_not_as_a_bad_archive(monkeypatch, pack)
 
     monkeypatch.setattr(uploads.os, "fsync", full)
     error = refused(pack(sound()))
-    assert (error.status, error.code) == (503, "storage_failed")
+    assert (error.status, error.code) == (507, "storage_failed")
     assert "No space left on device" in error.message
 
 
@@ -462,4 +462,4 @@ def test_a_folder_that_cannot_be_made_is_told_too(settings, tmp_path):
     settings.ADAPTER_DIR = tmp_path / "file" / "adapters"
     with pytest.raises(ProblemError) as caught:
         upload()
-    assert caught.value.code == "storage_failed"
+    assert (caught.value.status, caught.value.code) == (503, "storage_failed")

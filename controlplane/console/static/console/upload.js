@@ -38,7 +38,7 @@
       busy(false);
       const told = refusal(request);
       if (told) return say(told);
-      if ((request.status >= 500 && request.status !== 503) || !request.responseText) return say("Signalbox failed at this. Nothing was kept; try again.");
+      if ((request.status >= 500 && request.status !== 503 && request.status !== 507) || !request.responseText) return say("Signalbox failed at this. Nothing was kept; try again.");
       result.innerHTML = request.responseText;  // rendered and escaped by our own server
       result.scrollIntoView({ block: "nearest" });
     });

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from controlplane.declarative import document, services
 
@@ -27,8 +28,22 @@ class Command(BaseCommand):
             self.stdout.write(document.digest(text))
         elif options["file"]:
             path = Path(options["file"])
-            path.touch(mode=0o600)  # it names who may do what, and hashes of keys
-            path.write_text(text)
+            _write(path, text)
             self.stderr.write(f"{path}: {len(text.encode())} bytes, {document.digest(text)}")
         else:
             self.stdout.write(text, ending="")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all; it names who may do what, and hashes of keys."""
+    if path.exists() and not path.is_file():  # a terminal or a pipe
+        path.write_text(text)
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.touch(mode=0o600)
+        draft.write_text(text)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise CommandError(f"{path} was not written: {error.strerror or error}.") from error
