@@ -55,7 +55,7 @@ class Envelope(msgspec.Struct, gc=False):
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
     session_id: str | int | None = None
     user: str | None = None
     max_tokens: int | None = None

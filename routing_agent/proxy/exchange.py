@@ -289,7 +289,12 @@ class Exchange(RetriedRequest):
             body = self._judged_body(body)
         if self.strip_usage or served != request.model:
             model = served if served != request.model else None
-            body = rewrite(body, model=model, ask_usage=self.strip_usage)
+            body = rewrite(
+                body,
+                model=model,
+                ask_usage=self.strip_usage,
+                may_have_options=request.may_have_options,
+            )
         return outcome.request_head(self, engine_lines, len(body)), body
 
     def _judged_body(self, body: bytes) -> bytes:

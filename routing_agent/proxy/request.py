@@ -28,6 +28,7 @@ MAX_MODEL_LENGTH: Final = 512
 USAGE_ON_REQUEST: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 _NEEDS_MESSAGES: Final = frozenset({"/v1/chat/completions", "/v1/messages"})
 _ABSENT: Final = NO_RAW  # compiled code finds a module's own name at no cost
+_UNSET: Final = msgspec.UNSET
 _NOTHING: Final = (b"null", b'""', b"[]")
 
 
@@ -43,6 +44,7 @@ class ParsedRequest:
     """What routing knows of a request body."""
 
     wants_usage = False
+    may_have_options = True  # `stream_options`, even if null
     session: str | None = None
     user: str | None = None
     max_tokens: int | None = None
@@ -82,7 +84,10 @@ def parse(body: bytes, path: str) -> ParsedRequest:
     prompt_bytes, fingerprint = _measure(envelope, messages or [])
     options = envelope.stream_options
     parsed = ParsedRequest(model, prompt_bytes, fingerprint, is_stream=envelope.stream is True)
-    parsed.wants_usage = options is not None and options.include_usage is True
+    if options is _UNSET:
+        parsed.may_have_options = False
+    elif options is not None:
+        parsed.wants_usage = options.include_usage is True
     parsed.session, parsed.user = _session_text(envelope.session_id), envelope.user
     parsed.max_tokens, parsed.choices = _max_tokens(envelope), max(envelope.n or 1, 1)
     parsed.lora, parsed.envelope = lora, envelope

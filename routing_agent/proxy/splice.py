@@ -23,17 +23,20 @@ _HIDDEN_LETTER: Final = b"\\u00"
 Span = tuple[int, int]
 
 
-def rewrite(body: bytes, *, model: str | None, ask_usage: bool) -> bytes:
+def rewrite(
+    body: bytes, *, model: str | None, ask_usage: bool, may_have_options: bool = True
+) -> bytes:
     """Give `body` with another `model`, and with `stream_options.include_usage` switched on.
 
-    `body` must be a valid JSON object that has a `model` string.
+    `body` must be a valid JSON object that has a `model` string. If it is known to have no
+    `stream_options`, they are not looked for.
     """
     edits: list[tuple[Span, bytes]] = []
     if model is not None:
         new = msgspec.json.encode(model)
         edits.extend((span, new) for span in _model_spans(body))
     if ask_usage:
-        edits.append(_usage_edit(body))
+        edits.append(_usage_edit(body, may_have_options))
     for (start, end), new in sorted(edits, reverse=True):
         body = b"".join((body[:start], new, body[end:]))
     return body
@@ -69,8 +72,8 @@ def _model_spans(body: bytes) -> list[Span]:
     return list(top_level_values(body, "model"))
 
 
-def _usage_edit(body: bytes) -> tuple[Span, bytes]:
-    if b'"stream_options"' in body or _HIDDEN_LETTER in body:
+def _usage_edit(body: bytes, may_have_options: bool) -> tuple[Span, bytes]:
+    if may_have_options and (b'"stream_options"' in body or _HIDDEN_LETTER in body):
         spans = list(top_level_values(body, "stream_options"))
         if spans:
             start, end = spans[-1]

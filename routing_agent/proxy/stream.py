@@ -23,11 +23,8 @@ ABORTED: Final = (
     b'{"error":{"message":"The engine gave up on this request (finish reason abort).",'
     b'"type":"server_error","param":null,"code":"engine_failed"}}'
 )
-# Where the text of a token event stands. Only texts without an escape are looked for.
-_TOKEN_TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content)":"[^"\\]*"')
-# How often the frame of a stream's token events is taken anew; an engine that frames each event
-# differently is then no longer asked for it.
-_FRAMES: Final = 4
+# What stands before the text of a token event.
+_TEXT_NAMES: Final = (b'"content":"', b'"reasoning_content":"', b'"reasoning":"', b'"text":"')
 # No engine sends larger events; one that does is broken, and we keep no more than this in memory.
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 
@@ -39,7 +36,7 @@ class StreamError(Exception):
 class EventReader:
     """Follows one stream; `feed` gives the bytes to pass on."""
 
-    __slots__ = ("_after", "_before", "_extra", "_final", "_frames", "_kept", "error", "events",
+    __slots__ = ("_after", "_before", "_extra", "_final", "_kept", "error", "events",
                  "finished_choices", "has_token", "is_done", "is_finished", "strip_usage",
                  "usage")  # fmt: skip
 
@@ -57,58 +54,64 @@ class EventReader:
         # that one, and on the final event where no usage was asked for.
         self._final = b""
         self._extra: dict[str, Any] = {}
-        self._before = b""  # what stands before and after the text in this stream's token events
+        self._before = b""  # what stands before and after the text in the last token event
         self._after = b""
-        self._frames = 0
 
     def is_token(self, data: bytes) -> bool:
         """Say whether `data` is one more event that differs from one seen in its text only.
 
         The quick way for most of a stream. Such data is counted here and needs no `feed`.
         """
-        before, after = self._before, self._after
-        if (
-            before
-            and not self._kept
-            and not self._final
-            and data.startswith(before)
-            and data.endswith(after)
-            and data.count(b'"', len(before), len(data) - len(after)) == 0
-            and self.error is None
-        ):
-            self.events += 1
-            return True
-        return False
+        if self._kept or self._final or self.error is not None or not self._is_alike(data):
+            return False
+        self.events += 1
+        return True
 
     def feed(self, data: bytes) -> bytes:
         """Take what arrived; give the whole events to pass on (perhaps none yet)."""
         if self.error is not None:
             return b""
-        if not self._kept and not self._final and self.has_token and _is_plain(data):
-            self.events += data.count(b"\n\n")
-            if self._frames < _FRAMES:
-                self._take_frame(data)
-            return data
-        data = self._kept + data
+        if self._kept:
+            data = self._kept + data
         out: list[bytes] = []
         start = 0
-        for match in _EVENT_END.finditer(data):
-            event = data[start : match.end()]
-            start = match.end()
-            out.append(self._passed(event))
+        for end in event_ends(data):
+            event = data[start:end]
+            start = end
+            if not self._final and self._is_alike(event) and self.error is None:
+                self.events += 1
+                out.append(event)
+            else:
+                out.append(self._passed(event))
         self._kept = data[start:] if start else data
         if len(self._kept) > MAX_EVENT_BYTES:
             raise StreamError(f"an event of more than {MAX_EVENT_BYTES} bytes")
-        return b"".join(out)
+        return out[0] if len(out) == 1 else b"".join(out)
 
-    def _take_frame(self, data: bytes) -> None:
-        """Remember what stands around the text of a plain token event."""
-        self._frames += 1
-        found = list(_TOKEN_TEXT.finditer(data))
-        if len(found) == 1 and data.count(b"\n\n") == 1:
-            text_end = found[0].end() - 1
-            self._before = data[: data.rindex(b'"', 0, text_end) + 1]
-            self._after = data[text_end:]
+    def _is_alike(self, event: bytes) -> bool:
+        """Say whether an event has another text than the last token event, and else is the same."""
+        before, after = self._before, self._after
+        return (
+            before != b""
+            and event.startswith(before)
+            and event.endswith(after)
+            and event.find(b'"', len(before), len(event) - len(after)) < 0
+        )
+
+    def _take_frame(self, event: bytes) -> None:
+        """Remember what stands around the text of a token event, if it has just one.
+
+        A text with an escape tells nothing: its end would have to be looked for.
+        """
+        for name in _TEXT_NAMES:
+            start = event.find(name) + len(name)
+            if start >= len(name):
+                break
+        else:
+            return
+        end = event.find(b'"', start)
+        if event.find(b"\\", start, end) < 0 and event.endswith(b"}\n\n"):
+            self._before, self._after = event[:start], event[end:]
 
     def end(self) -> bytes:
         """Take the end of the stream; give what is left to pass on."""
@@ -160,7 +163,10 @@ class EventReader:
         if kind == b"error" or _is_error(chunk):
             self.error = payload
             return False
-        return self._note(chunk)
+        is_kept = self._note(chunk)
+        if self.has_token and not self.is_finished and chunk.get("choices") and self.usage is None:
+            self._take_frame(event)
+        return is_kept
 
     def _note(self, chunk: dict[str, Any]) -> bool:
         choices = chunk.get("choices")
@@ -206,22 +212,24 @@ class EventReader:
             self.is_finished = True
 
 
-def _is_plain(data: bytes) -> bool:
-    """Say whether `data` is whole events that carry nothing but tokens."""
-    return (
-        data.endswith(b"\n\n")
-        and data.startswith(b"data:")
-        and data.count(b"finish_reason") == data.count(b'finish_reason":null')
-        and data.count(b"usage") == data.count(b'usage":null')
-        and b"rror" not in data
-        and b"[DONE]" not in data
-        and b"type" not in data
-        and b"\r" not in data
-    )
+def event_ends(data: bytes) -> list[int]:
+    """Give where each whole event in `data` ends."""
+    if b"\r" in data:
+        return [match.end() for match in _EVENT_END.finditer(data)]
+    ends: list[int] = []
+    at = data.find(b"\n\n")
+    while at >= 0:
+        ends.append(at + 2)
+        at = data.find(b"\n\n", at + 2)
+    return ends
 
 
 def fields_of(event: bytes) -> tuple[bytes, bytes | None]:
     """Give an event's name and its data (`None` if it has none)."""
+    if event.startswith(b"data: ") and event.endswith(b"\n\n") and b"\r" not in event:
+        payload = event[6:-2]
+        if b"\n" not in payload:  # one line: what engines send
+            return b"", payload
     kind = b""
     data: list[bytes] = []
     for line in _LINE_END.split(event):
@@ -258,7 +266,7 @@ def with_fields(event: bytes, fields: dict[str, Any]) -> bytes:
 
 def whole_events(data: bytes) -> list[bytes]:
     """Take whole events apart."""
-    ends = [match.end() for match in _EVENT_END.finditer(data)]
+    ends = event_ends(data)
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 

@@ -330,3 +330,21 @@ def test_no_body_breaks_the_parser(body: bytes) -> None:
     """R25."""
     with contextlib.suppress(RequestRefused):
         parse(body, "/v1/chat/completions")
+
+
+@pytest.mark.parametrize(
+    ("member", "may_have"),
+    [
+        (b"", False),
+        (b'"stream_options":null,', True),
+        (b'"stream_options":{"include_usage":false},', True),
+        (b'"stream_\\u006fptions":{"x":1},', True),
+    ],
+)
+def test_options_are_looked_for_only_where_there_may_be_some(member: bytes, may_have: bool) -> None:
+    body = b'{"model":"m",%b"messages":[{"role":"user","content":"stream_options"}]}' % member
+    parsed = parse(body, "/v1/chat/completions")
+    assert parsed.may_have_options is may_have
+    sent = json.loads(rewrite(body, model=None, ask_usage=True, may_have_options=may_have))
+    assert sent["stream_options"]["include_usage"] is True
+    assert sent["messages"] == json.loads(body)["messages"]
