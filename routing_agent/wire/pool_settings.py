@@ -39,7 +39,7 @@ class PoolSettings(Message, frozen=True, kw_only=True):
     session_lifetime_s: Seconds = 1800.0
     hit_dial: Annotated[float, Meta(ge=0)] = 3.0
     load_dial: Annotated[float, Meta(ge=0)] = 1.0
-    session_margin_s: Annotated[float, Meta(ge=0)] = 0.1
+    session_margin_s: Annotated[float, Meta(ge=0)] = 0.3
     # A request waits in its agent while every replica has more prompts ahead; 0: never for that.
     bind_ahead_s: Annotated[float, Meta(ge=0)] = 0.0
     # How much sooner a replica in another zone than the agent's must be; 0: zones do not count.
