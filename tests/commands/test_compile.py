@@ -94,3 +94,15 @@ def test_of_copies_made_before_only_the_newest_stays(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     compiling.remove_others(tmp_path / "new")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["building-x", "new"]
+
+
+def test_a_copy_for_a_quick_test_is_not_taken_for_the_fast_one(tmp_path: Path) -> None:
+    """What tests compile in a hurry took a third more CPU, and was kept as "already compiled"."""
+    told = tmp_path / compiled.DONE
+    assert not compiling.is_done(told, "0")
+    told.write_text("0")
+    assert compiling.is_done(told, "0")
+    assert not compiling.is_done(told, "3")
+    told.write_text("3")
+    assert compiling.is_done(told, "0")
+    assert compiling.is_done(told, "3")
