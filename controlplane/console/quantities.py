@@ -77,6 +77,11 @@ def count(value: float | None) -> str:
     return three(float(value))
 
 
+def counted(value: float | None, plural: str) -> str:
+    """Show a number of things: `1 replica`, `2 replicas`, `— replicas`."""
+    return f"{count(value)} {amounts.noun_of(value, plural)}"
+
+
 def figure(value: float | None, unit: str) -> str:
     """Show a figure of a chart in its unit."""
     if unit == "s":
@@ -87,7 +92,7 @@ def figure(value: float | None, unit: str) -> str:
         return size(value)
     if value is None:
         return NONE
-    return f"{count(value)} {unit.removesuffix('s') if value == 1 else unit}"
+    return f"{count(value)} {amounts.noun_of(value, unit)}"
 
 
 def given(value: float | str, unit: str) -> str:
@@ -97,7 +102,7 @@ def given(value: float | str, unit: str) -> str:
     if unit == "ratio":
         return f"{value * 100:.6g} %"
     number = count(value) if float(value).is_integer() else f"{value:.6g}"
-    return f"{number} {unit}".rstrip()
+    return f"{number} {amounts.noun_of(value, unit)}".rstrip()
 
 
 def result(value: float | None, unit: str) -> str:

@@ -58,12 +58,15 @@ def progress(
         code: str = "deleting"
         said = f"still on {counted(len(on), 'replicas')}" if on else "no replica holds it any more"
     elif not on and planned:
-        code, said = "loading", f"0 of {planned} replicas; their agents are about to be told"
+        code, said = (
+            "loading",
+            f"0 of {counted(planned, 'replicas')}; their agents are about to be told",
+        )
     elif not on:
         code = "unplaced"
         said = left_out[0].reason if left_out else "no replica of its model serves or is starting"
     else:
-        code, said = _code_of(on, len(loaded)), f"{len(loaded)} of {len(on)} replicas"
+        code, said = _code_of(on, len(loaded)), f"{len(loaded)} of {counted(len(on), 'replicas')}"
         said += _faults(on)
     return Progress(code=code, loaded=len(loaded), wanted=len(on) or planned, said=said)  # type: ignore[arg-type]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controlplane.domain import adapter_configs, adapter_tensors, safetensors
+from controlplane.domain.amounts import counted
 from controlplane.domain.errors import Invalid
 from routing_agent.wire import ADAPTER_FILES, SERVED_NAME_DIGITS, AdapterFile
 
@@ -201,8 +202,8 @@ def _try(checks: list[Check], name: str, check: Callable[[], Any]) -> Any:
 
 
 _SAID: Final[Mapping[str, Callable[[Any], str]]] = {
-    "Configuration": lambda config: f"{len(config)} settings read",
-    "Weights header": lambda tensors: f"{len(tensors)} tensors, as long as they say",
+    "Configuration": lambda config: f"{counted(len(config), 'settings')} read",
+    "Weights header": lambda tensors: f"{counted(len(tensors), 'tensors')}, as long as they say",
     "Rank": lambda shape: f"{shape.rank} at most",
 }
 
@@ -251,7 +252,7 @@ def _check_tensors(
     adapter_tensors.check_base(
         modules, layers=base.layers, kv_width=base.kv_width, engines=base.engines
     )
-    return f"{len(modules)} modules with both of their matrices"
+    return f"{counted(len(modules), 'modules')} with both matrices"
 
 
 def _facts(

@@ -149,7 +149,7 @@ def amount(value: float, unit: str) -> str:
         return amounts.percent(value)
     if unit == "x":
         return f"{value:.3g}x" if value < 1000 else f"{value:.0f}x"
-    return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
+    return f"{value:g} {amounts.noun_of(value, unit)}"
 
 
 # -- silences --------------------------------------------------------------------------------------

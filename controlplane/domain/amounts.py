@@ -35,4 +35,12 @@ def grouped(value: float) -> str:
 
 def counted(number: float, noun: str) -> str:
     """Show a number of things whose word is given in the plural: `1 replica`, `2 replicas`."""
-    return f"{number:g} {noun.removesuffix('s') if number == 1 else noun}"
+    whole = float(number).is_integer()
+    return f"{number:.0f} {noun_of(number, noun)}" if whole else f"{number:g} {noun}"
+
+
+def noun_of(number: float | None, plural: str) -> str:
+    """Give a word or unit as it stands after a number: `replica`, `replicas`, `request/s`, `ms`."""
+    word, slash, per = plural.partition("/")
+    is_unit = len(word) < 4  # s, ms
+    return plural if number != 1 or is_unit else f"{word.removesuffix('s')}{slash}{per}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from controlplane.domain.amounts import three
+from controlplane.domain.amounts import noun_of, three
 from controlplane.domain.rollups import Figures
 
 MORE_REQUESTS: Final = 1.3  # times as many, or as many at once
@@ -79,4 +79,8 @@ def _plain(value: float | None, unit: str) -> str:
         return "—"
     if unit == "%":
         return f"{value * 100:.0f} %"
-    return f"{value * 1000:.1f} ms" if unit == "s" else f"{three(value)} {unit}".strip()
+    return (
+        f"{value * 1000:.1f} ms"
+        if unit == "s"
+        else f"{three(value)} {noun_of(value, unit)}".strip()
+    )

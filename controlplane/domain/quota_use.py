@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from controlplane.domain.amounts import counted
 from controlplane.domain.quotas import WISH_S, Ledger, aged, demands, live, shares
 from routing_agent import wire
 
@@ -98,7 +99,8 @@ class LimitUse:
 
     def _slots_line(self, concurrency: int) -> LimitLine:
         idle = self.slots_held - self.slots_in_use
-        who = f"{self.slots_in_use} running, {idle} held ready by {len(self.agents)} agents"
+        agents = counted(len(self.agents), "agents")
+        who = f"{self.slots_in_use} running, {idle} held ready by {agents}"
         return LimitLine(
             name="concurrency",
             label="Requests at the same time",

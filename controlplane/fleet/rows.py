@@ -15,9 +15,10 @@ from controlplane.domain.attention import (
     Trouble,
     pool_health,
 )
-from controlplane.domain.replica_states import Event, State, next_state
+from controlplane.domain.replica_states import State
 from controlplane.fleet import selectors, troubles
 from controlplane.fleet.models import Agent, Node, Pool, Replica
+from controlplane.fleet.offers import Offer, offers
 from controlplane.telemetry import live, recent, source
 from controlplane.telemetry.live import ReplicaNow, Reports
 from controlplane.telemetry.series import PoolSummary
@@ -118,18 +119,6 @@ def _pool_row(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """An action on a replica: what it does, or why it is not possible now."""
-
-    name: str
-    label: str
-    effect: str = ""
-    confirm: str = ""
-    disabled: str = ""
-    danger: bool = False
-
-
 # What a table of replicas can be sorted by: column → path of attributes of a `ReplicaRow`.
 REPLICA_SORTS: Mapping[str, str] = {
     "public_id": "replica.public_id",
@@ -200,49 +189,6 @@ def _replica_row(replica: Replica, now: ReplicaNow, *, ready_in_pool: int) -> Re
         state_reason=replica.state_reason,
         offers=offers(replica, now, ready_in_pool=ready_in_pool),
     )
-
-
-def offers(replica: Replica, now: ReplicaNow, *, ready_in_pool: int) -> tuple[Offer, ...]:
-    """Say what an operator may do with a replica, with the effect, or why not now."""
-    state = State(replica.state)
-    left = ready_in_pool - (state is State.READY)
-    pool_after = f"Pool {replica.pool.slug} keeps {left} ready."
-    if left == 0:
-        pool_after = f"No replica of pool {replica.pool.slug} stays ready: its requests get 503."
-    busy = "Streams now running" if now.inflight_requests is None else _streams(now)
-    ejecting = f"Nothing new is sent to it until somebody restores it. {pool_after}"
-    draining = f"{busy} finish; nothing new comes. {pool_after}"
-    return (
-        _offer(state, Event.DRAIN, "Drain", draining, left),
-        _offer(state, Event.OUTLIER, "Eject", ejecting, left),
-        _restore(replica),
-    )
-
-
-def _streams(now: ReplicaNow) -> str:
-    n = now.inflight_requests
-    return "No request is in flight: none has to" if not n else f"{n} requests in flight"
-
-
-def _offer(state: State, event: Event, label: str, effect: str, left: int) -> Offer:
-    name = label.lower()
-    confirm = f"{label} replica"
-    if next_state(state, event) is None:
-        return Offer(name=name, label=label, disabled=f"not possible while {state.value}")
-    return Offer(name=name, label=label, effect=effect, confirm=confirm, danger=left == 0)
-
-
-def _restore(replica: Replica) -> Offer:
-    effects = {
-        State.EJECTED: "It gets traffic again, slowly at first.",
-        State.DRAINING: "The drain is called off and it gets traffic again.",
-        State.STOPPED: "It is probed again and gets traffic once it answers.",
-        State.FAILED: "It is probed again and gets traffic once it answers.",
-    }
-    effect = effects.get(State(replica.state))
-    if effect is None:
-        return Offer(name="restore", label="Restore", disabled="nothing to restore it from")
-    return Offer(name="restore", label="Restore", effect=effect, confirm="Restore replica")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from controlplane.domain.amounts import counted
 from controlplane.domain.capacity import BYTES_PER_VALUE
 from controlplane.domain.planning import Plan
 from controlplane.domain.planning_inputs import ENTERED
@@ -116,9 +117,9 @@ def _replayed(plan: Plan, pool: str, profile: Profile, minutes: list[Minute]) ->
     squeezed = "" if entered is None else f", the busiest brought to {entered:.6g} requests/s"
     return WhatIf(
         points=tuple(_point(profile, trace, n) for n in sizes),
-        source=f"{len(trace)} requests in the busiest {len(minutes)} min of pool {pool} in the"
-        f" last 48 h{squeezed}; arrivals spread over each minute, lengths are its means, no prefix"
-        f" is shared. Speeds are derived from data sheets: good for comparing, no promise.",
+        source=f"{counted(len(trace), 'requests')} in the busiest {len(minutes)} min of pool {pool}"
+        f" in the last 48 h{squeezed}; arrivals spread over each minute, lengths are its means, no"
+        f" prefix is shared. Speeds are derived from data sheets: good for comparing, no promise.",
         at=minutes[0].at,
     )
 

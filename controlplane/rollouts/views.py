@@ -135,7 +135,7 @@ def ladder(row: Rollout) -> list[Rung]:
 
 
 def buttons(row: Rollout) -> list[Button]:
-    """Give what can be done with a rollout; what cannot be done now says why."""
+    """Give what can be done with a rollout, as everywhere: what is safe first, danger last."""
     if row.phase == Phase.HEALTHY:
         return [Button(name="roll-back", label="Roll back", danger=True)]
     if row.phase == Phase.DEGRADED:
@@ -146,9 +146,9 @@ def buttons(row: Rollout) -> list[Button]:
         Button(name="resume", label="Resume") if is_paused else Button(name="pause", label="Pause")
     )
     return [
-        Button(name="abort", label="Abort", danger=True),
         hold,
         Button(name="promote", label="Finish now" if is_last else "Promote one step"),
+        Button(name="abort", label="Abort", danger=True),
     ]
 
 
@@ -160,6 +160,7 @@ class Deed:
     verb: str
     effect: str
     done: str
+    is_risky: bool = False
 
 
 DEEDS: dict[str, Deed] = {
@@ -186,12 +187,14 @@ DEEDS: dict[str, Deed] = {
         verb="Abort rollout",
         effect="Stable gets every new session at once. Running streams end where they are.",
         done="Rollout aborted.",
+        is_risky=True,
     ),
     "roll-back": Deed(
         service=services.roll_back,
         verb="Roll back",
         effect="A new rollout moves everything back to the version before, in one step.",
         done="Rollback started.",
+        is_risky=True,
     ),
 }
 

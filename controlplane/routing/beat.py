@@ -12,6 +12,7 @@ from typing import Any, Final
 from celery import signals
 from django.conf import settings
 
+from controlplane.domain.amounts import counted
 from controlplane.routing.services import loops
 
 OWN: Final = frozenset({"routing.sweep", "routing.reconcile"})
@@ -43,7 +44,7 @@ def _ended(
     begun = _begun.pop(task_id, None)
     if begun is None:
         return
-    said = f"{retval} rows forgotten" if isinstance(retval, int) else str(retval)
+    said = f"{counted(retval, 'rows')} forgotten" if isinstance(retval, int) else str(retval)
     if state == "FAILURE":
         said = f"failed: {type(retval).__name__}: {retval}"
     loops.note_end(task.name, time.monotonic() - begun, said)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.domain import latency, rollups
+from controlplane.domain.amounts import counted
 from controlplane.domain.rollups import Figures
 from controlplane.telemetry.snapshots import RECENT, SeriesSet, Window
 
@@ -176,7 +177,9 @@ def fewer(data: SeriesSet, at_most: int = SHOWN_AT_MOST) -> SeriesSet:
     lines: dict[str, Sequence[float | None]] = {
         n: data.series[n] for n in data.series if n in shown
     }
-    lines[f"mean of {len(rest)} others"] = [sum(c) / len(c) if c else None for c in others]
+    lines[f"mean of {counted(len(rest), 'others')}"] = [
+        sum(c) / len(c) if c else None for c in others
+    ]
     note = f"The {len(shown)} highest of {len(ranked)} have lines of their own."
     return replace(data, series=lines, note=f"{data.note} {note}".strip())
 

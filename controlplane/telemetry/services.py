@@ -47,7 +47,7 @@ def roll_up(now: float) -> str:
     for minute, changed_at in due:
         found = store.minute(minute)
         if isinstance(found, NoData):
-            return f"{written} of {len(due)} minutes rolled up: {found.reason}"
+            return f"{written} of {counted(len(due), 'minutes')} rolled up: {found.reason}"
         write_minute(history.moment(minute), rolling.roll(found, shape))
         store.clean(minute, changed_at)
         written += 1

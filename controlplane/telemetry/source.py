@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from controlplane.domain import rollups
+from controlplane.domain.amounts import counted
 from controlplane.telemetry import from_prometheus, history, recent, rolling, series
 from controlplane.telemetry.cache import FlightCache
 from controlplane.telemetry.prometheus import prometheus
@@ -81,7 +82,7 @@ def _by_pool(window: Window) -> Answer:
     whole = _kept(FLEET, "", window)
     if count > len(names) and not isinstance(whole, NoData):
         told = (sum(values[i] or 0.0 for values in lines.values()) for i in range(window.steps))
-        lines[f"{count - len(names)} others"] = [
+        lines[counted(count - len(names), "others")] = [
             None if all_ is None else max(0.0, all_ - shown)
             for all_, shown in zip(_rates(whole[0]), list(told), strict=True)
         ]

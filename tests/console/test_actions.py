@@ -32,7 +32,7 @@ def test_a_drain_is_confirmed_done_and_followed_to_the_agents(visit, fleet):
     tab.wait_for_selector(f"#replica-{name} .chip:has-text('draining')")
     tab.wait_for_selector(".toast :text('observed by 0 of 1'), .toast :text('not published')")
     agents_obey()
-    tab.wait_for_selector(".toast :text('observed by 1 of 1 agents')")
+    tab.wait_for_selector(".toast :text('observed by 1 of 1 agent')")
     assert AuditEvent.objects.filter(verb="replica.drain", reason="driver update").exists()
     tab.click(".toast [data-dismiss]")
     assert tab.locator(".toast").count() == 0
@@ -82,7 +82,7 @@ def test_a_policy_changes_in_a_dialog_by_before_and_after_with_a_reason(visit, f
     tab.wait_for_selector(".toast :text('Policy of pool chat changed.')")
     assert Pool.objects.get(slug="chat").settings == {"policy": "round_robin"}
     agents_obey()
-    tab.wait_for_selector(".toast :text('observed by 1 of 1 agents')")
+    tab.wait_for_selector(".toast :text('observed by 1 of 1 agent')")
     assert visitor.said == []
 
 

@@ -23,14 +23,14 @@ def on(replica: str, stage: str | None = "loaded", ago: float | None = 1.0, mess
             "degraded",
             "2 of 3 replicas; c: rank too high",
         ),
-        ([on("a", "failed")], "failed", "0 of 1 replicas; a: failed"),
+        ([on("a", "failed")], "failed", "0 of 1 replica; a: failed"),
         (
             [on("a", "failed", message="x"), on("b", "failed", message="y")],
             "failed",
             "0 of 2 replicas; a: x (and 1 more)",
         ),
         ([on("a"), on("b", ago=60.0)], "stale", "1 of 2 replicas; nothing heard of 1"),
-        ([on("a", None, None)], "stale", "0 of 1 replicas; nothing heard of 1"),
+        ([on("a", None, None)], "stale", "0 of 1 replica; nothing heard of 1"),
         ([], "unplaced", "no replica of its model serves or is starting"),
     ],
 )

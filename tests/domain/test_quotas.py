@@ -313,7 +313,7 @@ def test_a_tenant_reads_each_of_its_limits_with_what_is_left_and_who_has_the_res
     told = use(held, limits, 100.0)
     slots, requests = told.lines
     assert (slots.taken, slots.left) == (3, 2)
-    assert slots.who == "0 running, 3 held ready by 1 agents"
+    assert slots.who == "0 running, 3 held ready by 1 agent"
     assert (requests.taken, requests.left) == (4, 56)
     assert (told.tightest, slots.code) == (slots, "ok")
     assert use(Ledger(), wire.TenantLimits(leased=True), 100.0).tightest is None

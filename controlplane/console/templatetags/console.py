@@ -97,6 +97,7 @@ for _show in (
     quantities.percent,
     quantities.size,
     quantities.count,
+    quantities.counted,
     quantities.given,
     quantities.result,
 ):

@@ -50,14 +50,15 @@ def reconcile_adapters() -> str:
     """Run the loop once and say what was done."""
     placed = _place()
     observed = _observed()
+    said = f"{counted(placed, 'placements')} changed"
     if observed is None:
-        return f"{placed} placements changed; nothing was observed: the recent store is gone"
+        return f"{said}; nothing was observed: the recent store is gone"
     _note(observed)
     switched = _switch()
     forgotten = _forget(observed)
     if not (placed or switched or forgotten):
         return f"nothing to do, {counted(len(observed.states), 'replicas')} heard"
-    return f"{placed} placements changed, {switched} versions switched, {forgotten} forgotten"
+    return f"{said}, {counted(switched, 'versions')} switched, {forgotten} forgotten"
 
 
 def _place() -> int:

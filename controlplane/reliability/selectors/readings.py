@@ -189,7 +189,7 @@ def _preemptions(seen: Seen, pool: Pool) -> Reading:
         subject=pool.slug,
         pool=pool.slug,
         value=figures.preemptions * 60 / figures.covered_s,
-        text=f"{figures.preemptions} requests were preempted in {figures.covered_s} s.",
+        text=f"{counted(figures.preemptions, 'requests')} preempted in {figures.covered_s} s.",
     )
 
 
@@ -225,7 +225,7 @@ def _pool_down(seen: Seen, pool: Pool) -> Reading | None:
         subject=pool.slug,
         pool=pool.slug,
         value=counts.ready,
-        text=f"{counts.ready} of {counts.live} replicas are ready.",
+        text=f"{counts.ready} of {counted(counts.live, 'replicas')} ready.",
     )
 
 

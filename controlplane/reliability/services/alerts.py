@@ -20,6 +20,7 @@ from controlplane.audit.services import Actor, record
 from controlplane.domain import alerts as domain
 from controlplane.domain.alert_rules import RULES, Rule
 from controlplane.domain.alerts import Reading, State, Tracked
+from controlplane.domain.amounts import counted as in_words
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.reliability.models import Alert, AlertRun
 from controlplane.reliability.selectors import readings
@@ -43,7 +44,7 @@ def judge_alerts(now: datetime) -> str:
         AlertRun.objects.filter(pk=run.pk).update(at=now, rules=told)
     Alert.objects.filter(state=State.RESOLVED, resolved_at__lt=now - KEPT).delete()
     counted = Counter(_open().values_list("state", flat=True))
-    return f"{counted[State.FIRING]} alerts firing, {counted[State.PENDING]} pending"
+    return f"{in_words(counted[State.FIRING], 'alerts')} firing, {counted[State.PENDING]} pending"
 
 
 def acknowledge_alert(*, pk: int, actor: Actor, reason: str) -> Alert:

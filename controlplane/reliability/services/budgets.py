@@ -17,6 +17,7 @@ from django.db import transaction
 from django.db.models import Sum
 
 from controlplane.domain import rollups, slos
+from controlplane.domain.amounts import counted
 from controlplane.domain.slos import Objectives, Tally
 from controlplane.fleet.models import Pool
 from controlplane.reliability.models import BudgetState, BudgetStep, MaintenanceWindow
@@ -52,7 +53,9 @@ def book_budgets(now: datetime) -> str:
             BudgetState.objects.filter(pk=state.pk).update(booked_until=until + MINUTE)
     _forget(now)
     left = len(changed) - booked
-    return f"{booked} minutes of pools booked" + (f", {left} left for the next run" if left else "")
+    return f"{counted(booked, 'minutes')} of pools booked" + (
+        f", {left} left for the next run" if left else ""
+    )
 
 
 def _newest_minute() -> datetime | None:

@@ -72,7 +72,7 @@ def _failed(row: WebhookDelivery, status: int | None, error: str) -> bool:
     pause_s = next_try_s(row.attempts)
     if pause_s is None:
         row.last_status = status
-        return _give_up(row, f"{error}; given up after {row.attempts} attempts")
+        return _give_up(row, f"{error}; given up after {counted(row.attempts, 'attempts')}")
     row.last_status, row.last_error = status, error[:300]
     row.next_try_at = timezone.now() + timedelta(seconds=pause_s)
     row.save(update_fields=["last_status", "last_error", "next_try_at"])

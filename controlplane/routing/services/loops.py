@@ -98,7 +98,7 @@ def _sweep() -> str:
         return f"halted: {current.halted_reason}"
     pushed = [pk for pk in _agents_due(current.epoch) if wake("routing.deliver", pk, current.epoch)]
     said = f"published epoch {published}" if published else f"epoch {current.epoch} is up to date"
-    return f"{said}; pushed to {len(pushed)} agents behind" if pushed else said
+    return f"{said}; pushed to {counted(len(pushed), 'agents')} behind" if pushed else said
 
 
 def _agents_due(epoch: int) -> list[int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.template.loader import render_to_string
 
 from controlplane.console import nav, quantities
@@ -55,6 +58,29 @@ def test_one_thing_is_not_told_in_the_plural():
     told = [amounts.counted(n, "replicas") for n in (0, 1, 2)]
     assert told == ["0 replicas", "1 replica", "2 replicas"]
     assert quantities.figure(1.0, "pools") == "1 pool"
+    assert quantities.given(1, "pools") == "1 pool"
+    assert quantities.figure(1.0, "requests/s") == "1 request/s"
+    assert quantities.counted(None, "tokens") == "— tokens"
+    assert amounts.counted(1_234_567, "tokens") == "1234567 tokens"
+    assert amounts.counted(1.5, "tokens") == "1.5 tokens"
+    assert amounts.noun_of(1, "ms") == "ms"
+
+
+# A number in a template, then a word in the plural: `|counted` or `|pluralize` is what agrees.
+COUNT_AND_NOUN = re.compile(
+    r"(?:count|length|total|agents|attempts|days|replicas|m)(?:\|count|\|length)? ?}} "
+    r"(?:agents|alerts|attempts|blocks|candidates|characters|changes|days|errors|events|keys|"
+    r"nodes|pools|problems|prompts|replicas|requests|streams|tenants|times|tokens|versions)\b"
+)
+
+
+def test_no_template_puts_a_plural_after_a_number_that_may_be_one():
+    found = [
+        f"{path.name}: {match[0]}"
+        for path in Path(settings.BASE_DIR, "templates").rglob("*.html")
+        for match in COUNT_AND_NOUN.finditer(path.read_text())
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize(

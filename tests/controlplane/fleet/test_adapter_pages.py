@@ -63,12 +63,12 @@ def test_an_operator_uploads_for_a_tenant_and_sees_how_far_it_is():
     assert "their agents are about to be told" in text(client.get("/adapters/"))
     reconcile_adapters()
     page = text(client.get(f"/adapters/{adapter.public_id}/"))
-    assert "0 of 1 replicas" in page
+    assert "0 of 1 replica" in page
     assert "not told yet" in page
     AdapterPlacement.objects.update(stage="failed", message="engine: <b>rank</b>", attempts=3,
                                     heard_at=timezone.now())  # fmt: skip
     page = text(client.get(f"/adapters/{adapter.public_id}/"))
-    assert "0 of 1 replicas; rpl-a: engine: &lt;b&gt;rank&lt;/b&gt;" in page
+    assert "0 of 1 replica; rpl-a: engine: &lt;b&gt;rank&lt;/b&gt;" in page
     assert "(3 tries)" in page
     assert AuditEvent.objects.filter(verb="adapter.upload", actor="a-operator").exists()
 

@@ -195,7 +195,7 @@ def test_the_name_switches_when_the_new_version_is_loaded_and_the_old_one_goes()
         new.served_name: False,
     }
     world.all_loaded(old, new)
-    assert "1 versions switched" in reconcile_adapters()
+    assert "1 version switched" in reconcile_adapters()
     reconcile_adapters()
     table = compile_table(fleet_snapshot(), lineage="l", epoch=1, created_at=1.0).table
     assert [(a.served_name, a.active) for a in table.adapters] == [(new.served_name, True)]

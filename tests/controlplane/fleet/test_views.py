@@ -315,4 +315,4 @@ def test_why_a_replica_is_out_is_told_once(replica, monkeypatch):
     other = replace(now, health_reason="3 probes failed")
     monkeypatch.setattr(rows.live, "replicas", lambda reports: {replica.public_id: other})
     page = client.get("/pools/chat/").content.decode()
-    assert "2 of 2 agents find it unhealthy: 3 probes failed" in page
+    assert "Unhealthy for 2 of 2 agents: 3 probes failed" in page

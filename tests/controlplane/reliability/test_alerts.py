@@ -57,7 +57,7 @@ def test_a_slow_pool_is_pending_then_fires_and_says_why(pool, telling, judge):
     telling.tell(requests={"200": 100}, ttft=SLOW)
     judge()
     assert states()["ttft-high"] == State.PENDING
-    assert judge(61).startswith("1 alerts firing")
+    assert judge(61).startswith("1 alert firing")
     alert = Alert.objects.get(rule="ttft-high")
     assert alert.state == State.FIRING
     assert alert.subject == alert.pool == "chat"

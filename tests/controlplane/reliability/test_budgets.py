@@ -59,7 +59,7 @@ def test_a_full_pool_spends_and_a_clients_own_fault_does_not(minute):
 
 def test_booking_twice_spends_once_and_what_came_late_is_booked_again(minute):
     at = minute(at=NOW - timedelta(minutes=30), statuses={"200": 100})
-    assert book() == "1 minutes of pools booked"
+    assert book() == "1 minute of pools booked"
     assert book() == "0 minutes of pools booked"
     minute(at=at, statuses={"200": 100, "500": 100})
     book()

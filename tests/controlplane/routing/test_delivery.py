@@ -169,7 +169,7 @@ class TestPush:
         assert delivery(fake, 1).outcome == "unreachable"
         services.book_report(report=fake.report(), token=fake.token)
         Agent.objects.update(admin_url=port_of)
-        assert "pushed to 1 agents behind" in services.sweep()
+        assert "pushed to 1 agent behind" in services.sweep()
         deliver_all(fake)
         booked = delivery(fake, 1)
         assert (booked.outcome, booked.attempts, booked.detail) == ("applied", 2, "")

@@ -47,7 +47,7 @@ class TestSweep:
         make_pool()
         agent = make_agent(live=False)
         services.republish(**WHY)
-        assert "pushed to 1 agents behind" in services.sweep()
+        assert "pushed to 1 agent behind" in services.sweep()
         services.deliver_table(agent_id=agent.pk, epoch=1)
         assert "pushed" not in services.sweep()
 

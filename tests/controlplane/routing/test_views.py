@@ -99,11 +99,11 @@ def test_a_change_is_followed_until_every_agent_obeys_it(published):
     client = signed_in()
     revision = selectors.publication().published_revision
     waiting = client.get(f"/live/observed/{revision}/").content.decode()
-    assert "observed by 0 of 1 agents" in waiting
+    assert "observed by 0 of 1 agent" in waiting
     assert "hx-get" in waiting
     obey(revision)
     done = client.get(f"/live/observed/{revision}/").content.decode()
-    assert "observed by 1 of 1 agents" in done
+    assert "observed by 1 of 1 agent" in done
     assert "hx-get" not in done
 
 
@@ -125,7 +125,7 @@ def test_a_tenants_member_follows_a_change_without_reading_names_of_agents(publi
     member = signed_in("")
     late = member.get(f"/live/observed/{revision}/?since={time.time() - 100}")
     assert late.status_code == 200
-    assert "observed by 0 of 1 agents" in late.content.decode()
+    assert "observed by 0 of 1 agent" in late.content.decode()
     assert "node-1" not in late.content.decode()
 
 

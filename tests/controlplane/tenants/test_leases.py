@@ -138,7 +138,7 @@ def test_the_tenants_page_shows_limits_shares_and_use():
     ask("agt-7", more_slots=4, tokens=100)
     page = client.get("/tenants/acme/").content.decode()
     assert "agt-7" in page
-    assert "0 running, 4 held ready by 1 agents" in page
+    assert "0 running, 4 held ready by 1 agent" in page
     assert '<td class="num">500</td>' in page
     assert "Requests a minute" not in page
 

@@ -10,6 +10,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.utils import timezone
 
 from controlplane.console import quantities
+from controlplane.domain.amounts import counted
 from controlplane.domain.errors import ProblemError
 from controlplane.domain.planning_inputs import BY_NAME, FIELDS
 from controlplane.planning import api, selectors, what_if
@@ -68,7 +69,8 @@ def replay_report(replay: what_if.WhatIf | None) -> list[str]:
         return ["What if", f"  Not replayed: {replay.missing}"]
     shown = quantities.seconds
     lines = [
-        f"  {p.replicas} replicas: TTFT P50 {shown(p.ttft_p50_s)}, P99 {shown(p.ttft_p99_s)},"
+        f"  {counted(p.replicas, 'replicas')}: TTFT P50 {shown(p.ttft_p50_s)},"
+        f" P99 {shown(p.ttft_p99_s)},"
         f" TPOT P99 {shown(p.tpot_p99_s)}, not taken {p.shed}"
         for p in replay.points
     ]
