@@ -181,24 +181,9 @@ class ClientConnection:
                 log.exception("request_broke", request_id=exchange.request_id.decode())
                 exchange.cut(_INTERNAL)
         else:
-            self._serve_locally(incoming)
-
-    def _serve_locally(self, incoming: Incoming) -> None:
-        path = incoming.path
-        table = self._proxy.fleet.table
-        answer: local.Answer | ErrorAnswer
-        if incoming.method == "OPTIONS":
-            answer = local.preflight(local.allowed_methods(path, self._proxy.extra_paths()) or ())
-        elif path == local.HEALTH:
-            answer = local.health()
-        elif table is None:
-            answer = admission.NO_TABLE
-        else:
-            answer = local.answer_models(self._proxy.fleet, table, incoming.caller.tenant, path)
-        if isinstance(answer, ErrorAnswer):
-            lines = local.JSON_LINE + answer.headers()
-            answer = (answer.status, lines, answer.body())
-        self._respond_locally(incoming, *answer)
+            proxy = self._proxy
+            answer = local.answered(incoming, proxy.fleet, proxy.extra_paths())
+            self._respond_locally(incoming, *answer)
 
     def _respond_locally(self, incoming: Incoming, status: int, lines: bytes, body: bytes) -> None:
         is_head = incoming.method == "HEAD"

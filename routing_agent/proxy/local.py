@@ -12,8 +12,9 @@ from routing_agent.core.adapters import find_adapter, is_loaded, listed_names
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.paths import FORWARDED
 from routing_agent.core.table import Model, Table
-from routing_agent.proxy.admission import may_call, not_loaded
+from routing_agent.proxy.admission import NO_TABLE, may_call, not_loaded
 from routing_agent.proxy.errors import ErrorAnswer
+from routing_agent.proxy.incoming import Incoming
 from routing_agent.wire import Adapter, Tenant
 
 MODELS: Final = "/v1/models"
@@ -48,6 +49,23 @@ def method_error(method: str, path: str, methods: tuple[str, ...]) -> tuple[Erro
     allowed = ", ".join(methods)
     error = ErrorAnswer("method_not_allowed", f"{path} takes {allowed}, not {method[:20]}.")
     return error, b"allow: %b\r\n" % allowed.encode()
+
+
+def answered(incoming: Incoming, fleet: Fleet, extra: Iterable[str]) -> Answer:
+    """Answer a request whose path, method and key were found good and that no engine has to see."""
+    path = incoming.path
+    answer: Answer | ErrorAnswer
+    if incoming.method == "OPTIONS":
+        answer = preflight(allowed_methods(path, extra) or ())
+    elif path == HEALTH:
+        answer = health()
+    elif fleet.table is None:
+        answer = NO_TABLE
+    else:
+        answer = answer_models(fleet, fleet.table, incoming.caller.tenant, path)
+    if isinstance(answer, ErrorAnswer):
+        return answer.status, JSON_LINE + answer.headers(), answer.body()
+    return answer
 
 
 def health() -> Answer:
