@@ -105,10 +105,10 @@ def body_of(run: Run, talk: Talk, **more: Any) -> dict[str, Any]:
             "max_tokens": 8, "stream": True, **more}  # fmt: skip
 
 
-async def talked(run: Run) -> list[Talk]:
-    """Hold all conversations, one after the other; give where each went."""
-    chance, held = random.Random(run.options.seed), []
-    for number in range(TALKS):
+async def talked(run: Run, first: int = 0) -> list[Talk]:
+    """Hold conversations from a number on, one after the other; give where each went."""
+    chance, held = random.Random(f"{run.options.seed}/{first}"), list[Talk]()
+    for number in range(first, first + TALKS):
         messages = [{"role": "user", "content": text(chance, WORDS)}]
         talk = Talk(f"{run.options.seed}-{number}", messages)
         ending = await ask(run.agent, body_of(run, talk))
@@ -127,6 +127,9 @@ async def state_of(run: Run, replica: str) -> dict[str, Any]:
 async def watch(run: Run, talk: Talk, seen: Seen, old: dict[str, Any], over: asyncio.Event) -> None:
     """Note when the agent saw what of the engine that is killed."""
     while not over.is_set():
+        await asyncio.sleep(0.01)
+        if not seen.killed_at:
+            continue
         now = await state_of(run, FIRST)
         if now.get("scrape_error"):
             seen.note("a scrape fails")
@@ -142,7 +145,6 @@ async def watch(run: Run, talk: Talk, seen: Seen, old: dict[str, Any], over: asy
             seen.note("load gone")
         if not await holds(run, talk, FIRST):
             seen.note("prompt not believed there")
-        await asyncio.sleep(0.01)
 
 
 async def watch_process(run: Run, seen: Seen, over: asyncio.Event) -> None:
@@ -159,6 +161,14 @@ async def watch_process(run: Run, seen: Seen, over: asyncio.Event) -> None:
                 seen.note("the new process answers")
                 return
         await asyncio.sleep(0.01)
+
+
+async def keep_busy(run: Run, talk: Talk, seen: Seen) -> list[str]:
+    """Stream one conversation again and again until the kill; give how the streams ended."""
+    outcomes = []
+    while not seen.killed_at:
+        outcomes.append((await ask(run.agent, body_of(run, talk, max_tokens=LONG))).outcome)
+    return outcomes
 
 
 async def go_on(run: Run, endings: list[Ending], over: asyncio.Event) -> None:
@@ -182,7 +192,7 @@ async def start_again(run: Run, seen: Seen) -> Process:
             *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
         )
         await until(partial(_both_listen, urlsplit(run.urls[0]).port or 0), RETURN_LIMIT_S,
-                    pause_s=0.002)  # fmt: skip
+                    pause_s=0.01)  # fmt: skip
     seen.killed_at = time.monotonic()
     os.killpg(old, signal.SIGKILL)
     return starting or await asyncio.create_subprocess_exec(
@@ -208,8 +218,7 @@ async def restarted(run: Run) -> None:
     run.note("uncached tokens of one, by replica", str(await uncached(run, talk)), True)
     run.options.old_start = before.get("process_started_at") or 0.0
     seen, over, endings = Seen(), asyncio.Event(), list[Ending]()
-    streams = [asyncio.ensure_future(ask(run.agent, body_of(run, talk, max_tokens=LONG)))
-               for _ in range(2)]  # fmt: skip
+    streams = [asyncio.ensure_future(keep_busy(run, talk, seen)) for _ in range(2)]
     await until(partial(_runs_there, run), 20.0)
     before = await state_of(run, FIRST)
     run.note("before", _told(before), True)
@@ -233,6 +242,10 @@ async def restarted(run: Run) -> None:
     run.note("the same prompt again", f"{again.outcome} from {again.replica}",
              again.outcome == GOOD)  # fmt: skip
     _account(run, endings, [await s for s in streams])
+    held = await talked(run, first=TALKS)
+    there = [t for t in held if t.replica == FIRST and await holds(run, t, FIRST)]
+    run.note("new conversations, held by the new process",
+             f"{len(there)} of {sum(t.replica == FIRST for t in held)}", bool(there))  # fmt: skip
     await asyncio.sleep(2.0)
     run.note("later", _told(await state_of(run, FIRST)), True)
 
@@ -246,11 +259,11 @@ def _tell(run: Run, seen: Seen, good: float | None) -> None:
     run.note("new process answers, then forgotten", took, good is not None)
 
 
-def _account(run: Run, endings: list[Ending], streams: list[Ending]) -> None:
+def _account(run: Run, endings: list[Ending], streams: list[list[str]]) -> None:
     outcomes = Counter(f"{e.outcome} {e.replica}" for e in endings)
     run.note("requests meanwhile", ", ".join(f"{n} x {o}" for o, n in outcomes.items()),
              all(e.outcome == GOOD for e in endings))  # fmt: skip
-    run.note("streams under way at the kill", str([s.outcome for s in streams]), True)
+    run.note("streams under way at the kill", str([outcomes[-1] for outcomes in streams]), True)
 
 
 def _told(state: dict[str, Any]) -> str:

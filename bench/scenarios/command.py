@@ -5,7 +5,8 @@
 A prefix that a thousand sessions share, a fleet that grows and shrinks, a replica at a third of its
 speed, a flood of prompts that nobody else has, an agent that just started. Agents know what they
 know live; the same seed gives the same figures. `--live` sends the same requests at the same times
-through our agent to simulated engines, all of them processes, and tells what became of them.
+through our agent to simulated engines, all of them processes, and shows beside it what a replay
+makes of exactly that.
 """
 
 from __future__ import annotations
@@ -72,11 +73,12 @@ def _told(scenario: Scenario, times: Times, args: argparse.Namespace) -> Iterato
     if not args.live:
         yield from replayed(scenario, times, args.seed, args.policies)
         return
-    from bench.scenarios.live import lived
+    from bench.scenarios.live import lived, replayed_beside
 
     for policy in args.policies:
         progress(f"{scenario.name}: {policy}")
         yield lived(scenario, times, policy, REPLICAS, args.speed)
+        yield replayed_beside(scenario, times, policy, REPLICAS, args.speed)
 
 
 def replayed(

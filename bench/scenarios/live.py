@@ -36,6 +36,7 @@ from bench.talks.people import BYTES_PER_TOKEN
 from routing_agent.engine.base import EngineLoad
 from routing_agent.http_client import HttpClient
 from routing_agent.simulation.changes import Change, FreshAgents, Resize
+from routing_agent.simulation.fleet_replay import FleetReplay
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.one_request import Target
 from routing_agent.wire import PolicyName
@@ -90,7 +91,7 @@ def faster(course: Course, times: Times, speed: float) -> tuple[Course, Times]:
 def lived(
     scenario: Scenario, times: Times, policy: PolicyName, replicas: int, speed: float
 ) -> Told:
-    """Run a scenario live; raises `BenchError` if the client could not keep to its times."""
+    """Run a scenario live; raises `BenchError` if a process does not start."""
     course, shorter = faster(scenario.course(times, replicas), times, speed)
     with (
         tempfile.TemporaryDirectory(prefix="signalbox-bench-") as scratch,
@@ -99,6 +100,15 @@ def lived(
         fleet = _start(stack, Path(scratch), course, policy, speed)
         records, counted = uvloop.run(_live(fleet, course, shorter))
     return _told(policy, course, shorter, records, counted)
+
+
+def replayed_beside(
+    scenario: Scenario, times: Times, policy: PolicyName, replicas: int, speed: float
+) -> Told:
+    """Replay exactly what `lived` runs."""
+    course, shorter = faster(scenario.course(times, replicas), times, speed)
+    flights = FleetReplay(course.plan(policy, speed=speed)).run(course.requests)
+    return told(f"{policy} replayed", course, shorter, flights)
 
 
 def _start(

@@ -59,11 +59,14 @@ class Course:
     serving: int | None = None
     marked: frozenset[int] = frozenset()  # sessions that are not part of the usual traffic
 
-    def plan(self, policy: PolicyName, seed: int = 0) -> ReplayPlan:
-        """Give the replay of this course by a policy that knows what an agent does."""
+    def plan(self, policy: PolicyName, seed: int = 0, speed: float = 1.0) -> ReplayPlan:
+        """Give the replay of this course by a policy that knows what an agent does.
+
+        `speed` is that of the replicas, as a multiple of the usual one.
+        """
         return ReplayPlan(
             replicas=self.replicas,
-            profile=prefill_only(RATE, kv_blocks=KV_BLOCKS, block_tokens=BLOCK_TOKENS),
+            profile=prefill_only(RATE * speed, kv_blocks=KV_BLOCKS, block_tokens=BLOCK_TOKENS),
             settings=PoolSettings(policy=policy),
             seed=seed,
             prefill_only=True,

@@ -14,7 +14,7 @@ from bench.live.records import Record
 from bench.scenarios import command
 from bench.scenarios.chart import svg
 from bench.scenarios.figures import Told, told
-from bench.scenarios.live import counted_part, faster, flight_of
+from bench.scenarios.live import counted_part, faster, flight_of, replayed_beside
 from bench.scenarios.plans import QUICK, SCENARIOS, Times
 from routing_agent.engine.base import EngineLoad
 from routing_agent.simulation.fleet_replay import FleetReplay
@@ -106,6 +106,8 @@ def test_live_the_same_requests_go_faster_and_answers_become_flights():
             wanted_prompt_tokens=0, wanted_output_tokens=0, **(given | fields),
         )  # fmt: skip
 
+    beside = replayed_beside(BY_NAME["fresh-agent"], QUICK, "expected_ttft", 2, 2.0)
+    assert (beside.policy, beside.shed) == ("expected_ttft replayed", 0)
     flight = flight_of(record(), course)
     assert (flight.engine, flight.ttft_s, flight.cached_tokens) == (2, pytest.approx(0.5), 64)
     assert flight.request is course.requests[7]
