@@ -122,7 +122,7 @@ class Follower:
                 await asyncio.sleep(0)
 
     async def _arrived(self, context: zmq.asyncio.Context, number: int, batch: Batch) -> None:
-        self._heed_restart()
+        self.heed_restart()
         how = judge_arrival(number, batch.at, last=self.last, last_at=self.last_at)
         if how == "again":
             return
@@ -138,8 +138,12 @@ class Follower:
                 self._lost(number)
         self._take(number, batch)
 
-    def _heed_restart(self) -> None:
-        """Take over that prober or scraper saw another process, if it is news."""
+    def heed_restart(self) -> None:
+        """Take over that prober or scraper saw another process, if it is news.
+
+        Before its first message too: what is learned elsewhere must not be believed of it for what
+        the process before it held.
+        """
         noted_at = self.replica.restarted_at
         if noted_at == self.seen_restart:
             return
@@ -224,6 +228,7 @@ class KvListener:
                     self._look(tasks)
                     now = time.monotonic()
                     for follower in self.followers.values():
+                        follower.heed_restart()
                         follower.view.most_tokens = follower.replica.kv_tokens()
                         follower.view.settle(now)
                         follower.replica.cache.events = follower.words(now)

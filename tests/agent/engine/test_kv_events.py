@@ -137,6 +137,7 @@ async def test_what_the_engine_tells_meets_what_we_sent(publisher: KvPublisher) 
         await publisher.publish(removed(12))
         await until(lambda: len(one.replica.profile) == 1)
         one.replica.note_restart(time.monotonic())  # the scraper saw another process
+        await until(lambda: one.held == 0)  # though that has told nothing yet
         await publisher.publish(removed(99))
         await until(lambda: one.held == 1)  # said again by replay
     finally:
