@@ -32,8 +32,9 @@ MODULES = (
     "proxy/exchange", "proxy/headers", "proxy/held", "proxy/ids", "proxy/incoming", "proxy/ingress",
     "proxy/outcome", "proxy/prompt", "proxy/request", "proxy/server", "proxy/shadow_copy",
     "proxy/shadows", "proxy/splice", "proxy/stream", "proxy/tracing", "proxy/transcript",
-    "proxy/upstream", "proxy/which_model", "workers/counts", "workers/fleet", "workers/gate",
-    "workers/line", "workers/memory", "workers/prefill", "workers/replica", "workers/ring",
+    "proxy/upstream", "proxy/which_model", "workers/absorbing", "workers/counts", "workers/fleet",
+    "workers/gate", "workers/line", "workers/memory", "workers/prefill", "workers/replica",
+    "workers/ring",
 )  # fmt: skip
 # Its own, because the project's configuration loads Django.
 CONFIGURATION = """[mypy]

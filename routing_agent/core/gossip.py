@@ -98,6 +98,11 @@ class Hearsay:
         self._others = self._others * kept + others_blocks
         self._at = now
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else was heard of."""
+        return not self._others
+
     def share(self) -> float:
         """Give our share of the cache, 0 to 1; 1 while nobody else is heard of."""
         if not self._others:

@@ -24,16 +24,19 @@ class Sums:
 
     def finished(self, message: say.Finished) -> None:
         """Count requests that ended."""
-        for fields in message.records:
-            record = read(fields)
-            self._metrics.request_finished(record)
-            replica = self._fleet.replicas.get(record.replica)
-            if replica is not None:
-                replica.prompt_tokens_total += record.prompt_tokens
-                replica.cached_prompt_tokens_total += record.cached_prompt_tokens
-                replica.output_tokens_total += record.output_tokens
-            if self.on_finished is not None:
-                self.on_finished(record)
+        for common, owns in message.alike:
+            for own in owns:
+                self._finished(read(common, own))
+
+    def _finished(self, record: FinishedRequest) -> None:
+        self._metrics.request_finished(record)
+        replica = self._fleet.replicas.get(record.replica)
+        if replica is not None:
+            replica.prompt_tokens_total += record.prompt_tokens
+            replica.cached_prompt_tokens_total += record.cached_prompt_tokens
+            replica.output_tokens_total += record.output_tokens
+        if self.on_finished is not None:
+            self.on_finished(record)
 
     def counted(self, message: say.Counted) -> None:
         """Count what is not in records."""

@@ -6,36 +6,68 @@ So they are those of one agent, and never fall when a worker is started anew.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from routing_agent import wire
 from routing_agent.metrics import FinishedRequest, Metrics
 
-# The fields of a `FinishedRequest`, in the order in which they are sent.
-FIELDS: Final = (
-    "request_id", "tenant", "status", "at", "path", "api_key", "model", "adapter", "version",
-    "pool", "replica", "route", "reason", "stream", "error", "attempts", "prompt_tokens",
-    "cached_prompt_tokens", "output_tokens", "estimated", "was_admitted", "queue_wait_s",
-    "connect_s", "ttft_s", "tpot_s", "e2e_s",
-)  # fmt: skip
-_values_of: Final = attrgetter(*FIELDS)
+# What many requests have in common, and what each has for itself: see `written`.
+Common = tuple[Any, ...]
+Own = tuple[Any, ...]
 
 
-def written(record: FinishedRequest) -> tuple[Any, ...]:
-    """Give the fields of a finished request, to be sent."""
-    values: tuple[Any, ...] = _values_of(record)
-    return values
+def written(records: Iterable[FinishedRequest]) -> list[tuple[Common, list[Own]]]:
+    """Give what finished requests are made of, to be sent; what is alike is sent once."""
+    alike: dict[Common, list[Own]] = {}
+    for one in records:
+        common = (
+            one.tenant, one.api_key, one.path, one.model, one.adapter, one.stream,
+            one.pool, one.version, one.replica, one.route, one.reason, one.attempts,
+            one.status, one.error, one.estimated, one.was_admitted,
+        )  # fmt: skip
+        own = (
+            one.request_id, one.at, one.prompt_tokens, one.cached_prompt_tokens, one.output_tokens,
+            one.queue_wait_s, one.connect_s, one.ttft_s, one.tpot_s, one.e2e_s,
+        )  # fmt: skip
+        found = alike.get(common)
+        if found is None:
+            found = alike[common] = []
+        found.append(own)
+    return list(alike.items())
 
 
-def read(values: Sequence[Any]) -> FinishedRequest:
-    """Make a finished request of its fields."""
-    request_id, tenant, status, at = values[:4]
-    record = FinishedRequest(request_id, tenant=tenant, status=status, at=at)
-    for name, value in zip(FIELDS[4:], values[4:], strict=True):
-        setattr(record, name, value)
-    return record
+def read(common: Common, own: Own) -> FinishedRequest:
+    """Make a finished request of what it was made of."""
+    (
+        tenant, api_key, path, model, adapter, stream, pool, version, replica, route, reason,
+        attempts, status, error, estimated, admitted,
+    ) = common  # fmt: skip
+    (
+        request_id, at, prompt_tokens, cached_tokens, output_tokens, queue_wait_s, connect_s,
+        ttft_s, tpot_s, e2e_s,
+    ) = own  # fmt: skip
+    one = FinishedRequest(request_id, tenant=tenant, status=status, at=at)
+    one.api_key, one.path, one.model, one.adapter, one.stream = (
+        api_key,
+        path,
+        model,
+        adapter,
+        stream,
+    )
+    one.pool, one.version, one.replica, one.route, one.reason = (
+        pool,
+        version,
+        replica,
+        route,
+        reason,
+    )
+    one.attempts, one.error, one.estimated, one.was_admitted = attempts, error, estimated, admitted
+    one.prompt_tokens, one.cached_prompt_tokens = prompt_tokens, cached_tokens
+    one.output_tokens = output_tokens
+    one.queue_wait_s, one.connect_s, one.ttft_s = queue_wait_s, connect_s, ttft_s
+    one.tpot_s, one.e2e_s = tpot_s, e2e_s
+    return one
 
 
 class Counts:

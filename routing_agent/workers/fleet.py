@@ -30,9 +30,11 @@ from routing_agent.workers.replica import Publish, SharedReplica
 from routing_agent.workers.ring import Placed, Ring
 from routing_agent.workers.slots import Slots, replica_key
 
-# Of a pool this large not every replica is looked at for every choice.
-SMALL_POOL: Final = 64
-LOOK_AGAIN_S: Final = 0.005
+# A choice knows what others did up to so long ago, longer where there are more replicas to look at:
+# a look takes a microsecond for each. Engines take a thousand times longer for a prompt.
+LOOK_PAUSE_S: Final = 0.001
+LOOK_PAUSE_A_REPLICA_S: Final = 0.00005
+LONGEST_LOOK_PAUSE_S: Final = 0.02
 # A place that was free when it was chosen and taken when it was to be had: so often another.
 MOST_CHOICES: Final = 4
 
@@ -40,7 +42,7 @@ MOST_CHOICES: Final = 4
 class SharedPool(PoolState):
     """A pool for which other processes choose as well."""
 
-    __slots__ = ("_bus", "_looked_at", "_places", "slot")
+    __slots__ = ("_bus", "_look_pause_s", "_looked_at", "_places", "slot")
 
     def __init__(
         self,
@@ -53,18 +55,27 @@ class SharedPool(PoolState):
     ) -> None:
         self._bus, self.slot = shared
         self._places = self._bus.places(self.slot)
-        self._looked_at = 0.0
+        self._looked_at = self._look_pause_s = 0.0
         super().__init__(pool, replicas, seed=seed, now=now)
         self.siblings = self
         shares = SharedShares()
         shares.on_charge = self._charged
         self.shares = shares
 
+    def adopt(self, pool: Pool, replicas: Iterable[Replica], *, seed: int) -> None:
+        """Take over what a new table says about this pool."""
+        super().adopt(pool, replicas, seed=seed)
+        pause_s = max(LOOK_PAUSE_S, LOOK_PAUSE_A_REPLICA_S * len(self.replicas))
+        self._look_pause_s = min(pause_s, LONGEST_LOOK_PAUSE_S)
+
     def choose(self, request: RouteRequest, *, now: float, chance: Chance) -> Choice:
         """Choose by the load of all processes, and take the place that was found."""
-        self._bus.catch_up(now)
-        self.look(now)
+        is_new = self.look(now)
         choice = choose(request, self, now=now, chance=chance)
+        if choice.replica is None and not is_new:  # there may be room by now
+            self._looked_at = 0.0
+            self.look(now)
+            choice = choose(request, self, now=now, chance=chance)
         for _ in range(MOST_CHOICES):
             replica = choice.replica
             if not isinstance(replica, SharedReplica) or replica.claim():
@@ -105,7 +116,7 @@ class SharedPool(PoolState):
         if isinstance(replica, SharedReplica):
             blocks = request.blocks
             inserted = len(blocks) - placement.matching
-            if self.gossip is None:
+            if self.gossip is None and not replica.hearsay.is_alone:
                 replica.hearsay.note_inserted(inserted, 0, now)
             names = (self.slot, replica.slot, request.session)
             counts = (inserted, placement.uncached_tokens, request.block_tokens)
@@ -116,7 +127,8 @@ class SharedPool(PoolState):
         """Take in what another process placed."""
         lifetime_s = self.settings.session_lifetime_s
         self.sessions.note(placed.session, replica.id, now=now, lifetime_s=lifetime_s)
-        replica.hearsay.note_inserted(placed.inserted_blocks, 0, now)
+        if not replica.hearsay.is_alone:
+            replica.hearsay.note_inserted(placed.inserted_blocks, 0, now)
         replica.prefill.count_work(placed.work_tokens, now)
         blocks = placed.blocks
         if blocks and replica.may_send:
@@ -127,15 +139,16 @@ class SharedPool(PoolState):
             told = [blocks[place - 1] for place in told_places(len(blocks))]
             self.gossip.add(replica.id, told, placed.inserted_blocks, placed.work_tokens)
 
-    def look(self, now: float) -> None:
-        """Take in what the other processes have under way."""
-        if len(self.replicas) > SMALL_POOL:
-            if now - self._looked_at < LOOK_AGAIN_S:
-                return
-            self._looked_at = now
+    def look(self, now: float) -> bool:
+        """Take in what the other processes do, unless that was just done; say whether."""
+        if now - self._looked_at < self._look_pause_s:
+            return False
+        self._looked_at = now
+        self._bus.catch_up(now)
         for replica in self.replicas:
             if isinstance(replica, SharedReplica):
                 replica.look()
+        return True
 
 
 class Bus:

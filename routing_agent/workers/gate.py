@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 from routing_agent.core.limits import ADMITTED, Admission, TenantGate
 from routing_agent.wire import TenantLimits
-from routing_agent.workers.memory import GATE_FIGURES, TENANT_LOCKS, SharedMemory
+from routing_agent.workers.memory import TENANT_LOCKS, WORD, SharedMemory
 
-# The figures of a gate: whether there are any, both buckets, then those of the share.
-_IS_SET: Final = 0
-_REQUESTS: Final = 1
-_TOKENS: Final = 3
+# The figures of a gate: of both buckets the time up to which it was filled, then what is in it;
+# whether there are any figures; those of the share. A process that dies between two of them leaves
+# less to the others, never more.
+_FIGURES: Final = Struct("5d")
+_IS_SET: Final = 4
 _SHARE: Final = 5
+_SHARE_FIGURES: Final = Struct("18d")
 
 
 class SharedGate(TenantGate):
@@ -22,9 +25,12 @@ class SharedGate(TenantGate):
     """
 
     __slots__ = (
+        "_bytes",
+        "_counts",
         "_figures",
         "_is_held",
         "_kept",
+        "_left",
         "_memory",
         "_own",
         "_row",
@@ -39,6 +45,9 @@ class SharedGate(TenantGate):
     ) -> None:
         super().__init__(limits, now)
         self._memory = memory
+        self._bytes = memory.bytes
+        self._counts = memory.gate_counts
+        self._left = (0.0, 0.0, 0.0, 0.0, 0.0)  # the figures when the lock was taken
         self._slot = TENANT_LOCKS + slot
         self._row = memory.gate(slot)
         self._figures = self._row + 2 * memory.workers
@@ -135,20 +144,24 @@ class SharedGate(TenantGate):
 
     def hold(self) -> None:
         """Keep other processes away until `let_go`, and take over what they have left."""
-        memory = self._memory
-        memory.lock(self._slot)
+        self._memory.lock(self._slot)
         self._is_held = True
-        self.running = sum(memory.ints[self._row : self._figures].tolist())
-        # Not by `tolist`: to type checkers that gives whole numbers, and compiled code believes it.
-        figures = list(memory.floats[self._figures : self._figures + GATE_FIGURES])
-        if not figures[_IS_SET]:
+        counts: tuple[int, ...] = self._counts.unpack_from(self._bytes, self._row * WORD)
+        running = 0
+        for count in counts:
+            running += count
+        self.running = running
+        at = self._figures * WORD
+        left: tuple[float, float, float, float, float] = _FIGURES.unpack_from(self._bytes, at)
+        self._left = left
+        if not left[_IS_SET]:
             return
         if self.requests is not None:
-            self.requests.take_over(figures[_REQUESTS], figures[_REQUESTS + 1])
+            self.requests.take_over(left[1], left[0])
         if self.tokens is not None:
-            self.tokens.take_over(figures[_TOKENS], figures[_TOKENS + 1])
+            self.tokens.take_over(left[3], left[2])
         if self.share is not None:
-            self.share.take_over(figures[_SHARE:])
+            self.share.take_over(_SHARE_FIGURES.unpack_from(self._bytes, at + _SHARE * WORD))
 
     def let_go(self, *, changed: bool = True) -> None:
         """Leave what this process knows to the others, and let them go on."""
@@ -161,21 +174,16 @@ class SharedGate(TenantGate):
             self._memory.unlock(self._slot)
 
     def _leave_figures(self) -> None:
-        floats, at = self._memory.floats, self._figures
-        # A process that dies between two of these leaves less to the others, never more: the time
-        # up to which a bucket was filled comes before what is in it.
+        requests_at, requests, tokens_at, tokens, _ = self._left
         if self.requests is not None:
-            level, filled_at = self.requests.figures()
-            floats[at + _REQUESTS + 1] = filled_at
-            floats[at + _REQUESTS] = level
+            requests, requests_at = self.requests.figures()
         if self.tokens is not None:
-            level, filled_at = self.tokens.figures()
-            floats[at + _TOKENS + 1] = filled_at
-            floats[at + _TOKENS] = level
+            tokens, tokens_at = self.tokens.figures()
+        at = self._figures * WORD
+        _FIGURES.pack_into(self._bytes, at, requests_at, requests, tokens_at, tokens, 1.0)
         if self.share is not None:
-            for i, figure in enumerate(self.share.figures(), at + _SHARE):
-                floats[i] = figure
-        floats[at + _IS_SET] = 1.0
+            share = self.share.figures()
+            _SHARE_FIGURES.pack_into(self._bytes, at + _SHARE * WORD, *share)
 
     def _count(self, more: int) -> None:
         self._own += more

@@ -20,6 +20,7 @@ from routing_agent.workers.memory import (
     POOL_LOCKS,
     PRIORITY,
     WAITING,
+    WORD,
     SharedMemory,
 )
 
@@ -93,7 +94,9 @@ class Places:
 
     def first(self) -> int | None:
         """Give the worker where somebody waits who comes before all others; None: nobody does."""
-        row = self._ints[self._row : self._row_end].tolist()
+        row: tuple[int, ...] = self._memory.pool_row.unpack_from(
+            self._memory.bytes, self._row * WORD
+        )
         best: tuple[int, int, int] | None = None
         found: int | None = None
         for worker in range(self._memory.workers):

@@ -157,7 +157,7 @@ class Applied(Message):
 class Finished(Message):
     """Requests that ended."""
 
-    records: list[tuple[Any, ...]]  # see `counts.FIELDS`
+    alike: list[tuple[tuple[Any, ...], list[tuple[Any, ...]]]]  # see `counts.written`
 
 
 class Counted(Message):

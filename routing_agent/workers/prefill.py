@@ -6,7 +6,7 @@ is the one that is being computed, and its time counts from when the one before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from struct import Struct
 from typing import Final
 
 from routing_agent.core.prefill import MOST_PROGRESS, Placement, Prefill
@@ -18,41 +18,46 @@ from routing_agent.workers.memory import (
     QUEUED_TOKENS,
     REPLICA_CELLS,
     WAITING_PROMPTS,
+    WORD,
     SharedMemory,
 )
 
 _MICROSECONDS: Final = 1e6
+# Of one process: queued tokens, waiting prompts, tokens and time of the first, when one was done.
+_CELLS: Final = Struct("5q")
 
 
 class SharedPrefill(Prefill):
     """One process's prompts at a replica, with what it sees of the others'."""
 
-    __slots__ = ("_at", "_done_at", "_ints", "others_done_at", "others_first_at",
+    __slots__ = ("_at", "_bytes", "_done_at", "others_done_at", "others_first_at",
                  "others_first_tokens", "others_queued_tokens")  # fmt: skip
 
     def __init__(self, memory: SharedMemory, at: int) -> None:
         super().__init__()
-        self._ints = memory.ints
-        self._at = at
+        self._bytes = memory.bytes
+        self._at = (at + QUEUED_TOKENS) * WORD
         self._done_at = 0.0  # when the last of ours was through
         self.others_queued_tokens = 0
         self.others_first_at = 0.0  # when the one that they have there for longest was sent
         self.others_first_tokens = 0
         self.others_done_at = 0.0
 
-    def look(self, row: Sequence[int], own: int) -> None:
+    def look(self, row: tuple[int, ...], own: int) -> None:
         """Take in the cells of all workers at this replica, of which ours begin at `own`."""
-        queued = sum(row[QUEUED_TOKENS::REPLICA_CELLS]) - row[own + QUEUED_TOKENS]
-        self.others_queued_tokens = queued
-        self.others_done_at = max(row[DONE_AT::REPLICA_CELLS]) / _MICROSECONDS
-        if not queued:
-            return
-        first_at = 0
+        queued = first_at = done_at = 0
         for cell in range(0, len(row), REPLICA_CELLS):
+            if cell == own:
+                continue
+            queued += row[cell + QUEUED_TOKENS]
+            if row[cell + DONE_AT] > done_at:
+                done_at = row[cell + DONE_AT]
             at = row[cell + FIRST_AT]
-            if at and cell != own and (not first_at or at < first_at):
+            if at and (not first_at or at < first_at):
                 first_at = at
                 self.others_first_tokens = row[cell + FIRST_TOKENS]
+        self.others_queued_tokens = queued
+        self.others_done_at = done_at / _MICROSECONDS
         self.others_first_at = first_at / _MICROSECONDS
 
     def place(
@@ -68,9 +73,8 @@ class SharedPrefill(Prefill):
         if placement.is_waiting:
             if self.others_done_at > self._began_at:
                 self._began_at = self.others_done_at
-            super().note_first_token(placement, now)
             self._done_at = now
-            self._tell()
+            super().note_first_token(placement, now)  # and tells
 
     def backlog_tokens(self, now: float) -> float:
         """Estimate the prompt tokens still to be computed, those of other processes included."""
@@ -96,16 +100,13 @@ class SharedPrefill(Prefill):
         self._tell()
 
     def _tell(self) -> None:
-        ints, at = self._ints, self._at
-        first = next(iter(self._waiting.values()), None)
-        ints[at + QUEUED_TOKENS] = self.queued_tokens
-        ints[at + WAITING_PROMPTS] = len(self._waiting)
-        if first is None:
-            ints[at + FIRST_AT] = ints[at + FIRST_TOKENS] = 0
-        else:
-            ints[at + FIRST_TOKENS] = first.uncached_tokens
-            ints[at + FIRST_AT] = int(first.placed_at * _MICROSECONDS)
-        ints[at + DONE_AT] = int(self._done_at * _MICROSECONDS)
+        tokens = placed_at = 0
+        for first in self._waiting.values():
+            tokens, placed_at = first.uncached_tokens, int(first.placed_at * _MICROSECONDS)
+            break
+        done_at, waiting = int(self._done_at * _MICROSECONDS), len(self._waiting)
+        queued = self.queued_tokens
+        _CELLS.pack_into(self._bytes, self._at, queued, waiting, tokens, placed_at, done_at)
 
 
 class WatchedPrefill(Prefill):

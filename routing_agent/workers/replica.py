@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
+from typing import Final
 
 from routing_agent.core.replica import DoubtSource, Replica
 from routing_agent.wire import Endpoint, PoolSettings
@@ -11,10 +13,13 @@ from routing_agent.workers.memory import (
     REPLICA_LOCKS,
     REQUESTS,
     TOKENS,
+    WORD,
     SharedMemory,
 )
 from routing_agent.workers.prefill import SharedPrefill, WatchedPrefill, WatchedProfile
 
+# What runs there: requests and tokens are cells beside one another.
+_LOAD: Final = Struct("2q")
 # A replica, what a request told of it, when, whether it was a trial, and whether it may open.
 Publish = Callable[[str, str, float, tuple[bool, bool]], None]
 
@@ -26,12 +31,14 @@ class SharedReplica(Replica):
     """
 
     __slots__ = (
+        "_bytes",
         "_claimed",
-        "_ints",
         "_memory",
         "_own",
-        "_row",
-        "_row_end",
+        "_own_at",
+        "_prefill",
+        "_row_at",
+        "_struct",
         "own_requests",
         "own_tokens",
         "publish",
@@ -51,19 +58,21 @@ class SharedReplica(Replica):
         super().__init__(endpoint, pool=pool, settings=settings)
         self.slot, worker = place
         self._memory = memory
-        self._ints = memory.ints
-        self._row = memory.replica(self.slot)
-        self._row_end = self._row + memory.replica_words
+        self._bytes, self._struct = memory.bytes, memory.replica_row
+        row = memory.replica(self.slot)
+        self._row_at = row * WORD
         # The supervisor has no cells: it sends nothing.
-        self._own = -1 if worker < 0 else self._row + worker * REPLICA_CELLS
+        self._own = -1 if worker < 0 else worker * REPLICA_CELLS  # from the beginning of the row
+        self._own_at = self._row_at + self._own * WORD
         self._claimed = 0
         self.own_requests = self.own_tokens = 0
         self.seen_adapters: tuple[str, ...] = ()  # that the supervisor told of last
         self.publish: Publish | None = None  # tells the other processes what is rare
+        self._prefill: SharedPrefill | None = None
         if self._own >= 0:
-            self.prefill = SharedPrefill(memory, self._own)
+            self.prefill = self._prefill = SharedPrefill(memory, row + self._own)
         else:
-            self.prefill = WatchedPrefill(memory, self._row)
+            self.prefill = WatchedPrefill(memory, row)
             self.profile = WatchedProfile()
 
     @property
@@ -73,12 +82,14 @@ class SharedReplica(Replica):
 
     def look(self) -> None:
         """Take in what the other processes have here."""
-        row: list[int] = self._ints[self._row : self._row_end].tolist()
-        self.inflight_requests = sum(row[REQUESTS::REPLICA_CELLS])
-        self.inflight_tokens = sum(row[TOKENS::REPLICA_CELLS])
-        prefill = self.prefill
-        if isinstance(prefill, SharedPrefill):
-            prefill.look(row, self._own - self._row)
+        row: tuple[int, ...] = self._struct.unpack_from(self._bytes, self._row_at)
+        requests = tokens = 0
+        for cell in range(0, len(row), REPLICA_CELLS):
+            requests += row[cell + REQUESTS]
+            tokens += row[cell + TOKENS]
+        self.inflight_requests, self.inflight_tokens = requests, tokens
+        if self._prefill is not None:
+            self._prefill.look(row, self._own)
 
     def claim(self) -> bool:
         """Take a place for the next `begin`, unless others have taken the last one."""
@@ -90,7 +101,7 @@ class SharedReplica(Replica):
             if not self.has_room():
                 return False
             self._claimed += 1
-            self._ints[self._own + REQUESTS] = self.own_requests + self._claimed
+            self._tell()
             return True
         finally:
             self._memory.unlock(REPLICA_LOCKS + self.slot)
@@ -101,8 +112,7 @@ class SharedReplica(Replica):
             self._claimed -= 1
         self.own_requests += 1
         self.own_tokens += tokens
-        self._ints[self._own + REQUESTS] = self.own_requests + self._claimed
-        self._ints[self._own + TOKENS] = self.own_tokens
+        self._tell()
         trial = super().begin(tokens, now)
         if trial:
             self._publish("began", now, trial, False)
@@ -112,9 +122,12 @@ class SharedReplica(Replica):
         """Give back what `begin` charged."""
         self.own_requests -= 1
         self.own_tokens -= tokens
-        self._ints[self._own + REQUESTS] = self.own_requests + self._claimed
-        self._ints[self._own + TOKENS] = self.own_tokens
+        self._tell()
         super().release(tokens)
+
+    def _tell(self) -> None:
+        requests = self.own_requests + self._claimed
+        _LOAD.pack_into(self._bytes, self._own_at, requests, self.own_tokens)
 
     def note_success(self, now: float, *, trial: bool) -> None:
         """Note an answer that proves the engine works."""
@@ -168,8 +181,8 @@ class SharedReplica(Replica):
     def tokens_of_others(self, now: float) -> float | None:
         """Estimate the prompt tokens that others have waiting here; None: nothing is known."""
         others = super().tokens_of_others(now)
-        prefill = self.prefill
-        if prefill.queued_tokens or not isinstance(prefill, SharedPrefill):
+        prefill = self._prefill
+        if prefill is None or prefill.queued_tokens:
             return others  # what other processes sent is in its backlog
         if not prefill.others_queued_tokens:
             return others

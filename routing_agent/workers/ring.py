@@ -7,21 +7,25 @@ newest: it is advice, and what is lost costs a choice that could have been bette
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from struct import Struct, pack_into, unpack_from
+import sys
+from array import array
+from collections.abc import Sequence
+from struct import Struct
 from typing import Final
 
-import xxhash
+from xxhash import xxh3_64_intdigest
 
-from routing_agent.workers.memory import RING_BYTES, RING_HEAD_WORDS, SharedMemory
+from routing_agent.workers.memory import RING_BYTES, RING_HEAD_WORDS, WORD, SharedMemory
 
 # Length with this head, pool, replica, a check over what follows it (so that a torn record is told
-# from a whole one), session, blocks new to the replica, tokens that it computes, tokens of a block.
-_HEAD: Final = Struct("<IHHQQIId")
-_CHECKED_FROM: Final = 16
-_WORD: Final = 8
+# from a whole one). All lengths are whole words.
+_HEAD: Final = Struct("=IHHQ")
+_HEAD_BYTES: Final = 16
+# Session, blocks new to the replica, tokens that it computes, tokens of a block; then its blocks.
+_BODY: Final = Struct("=QIId")
+_BLOCKS_AT: Final = 24
 # A record this long says: nothing more up to the end, go on at the beginning.
-_SKIP: Final = 0xFFFFFFFF
+_SKIP: Final = (0xFFFFFFFF).to_bytes(4, sys.byteorder)
 MOST_BLOCKS: Final = 4096  # of one prompt: a megabyte of text
 
 
@@ -48,7 +52,7 @@ class Ring:
         self._ints = memory.ints
         self._bytes = memory.bytes
         self._head = memory.ring(worker)  # a word: how many bytes were ever written
-        self._data = (self._head + RING_HEAD_WORDS) * _WORD
+        self._data = (self._head + RING_HEAD_WORDS) * WORD
         self.at = self._ints[self._head]
         self.lost = 0  # how often this reader had to skip
 
@@ -57,58 +61,61 @@ class Ring:
         blocks = placed.blocks
         if len(blocks) > MOST_BLOCKS:
             blocks = blocks[:MOST_BLOCKS]
-        length = _HEAD.size + _WORD * len(blocks)
+        inserted, work = max(placed.inserted_blocks, 0), max(placed.work_tokens, 0)
+        body = _BODY.pack(placed.session, inserted, work, placed.block_tokens)
+        body += array("Q", blocks).tobytes()
+        head = _HEAD.pack(
+            _HEAD_BYTES + len(body), placed.pool, placed.replica, xxh3_64_intdigest(body)
+        )
         place = self.at % RING_BYTES
-        if place + length > RING_BYTES:
-            if RING_BYTES - place >= 4:
-                pack_into("<I", self._bytes, self._data + place, _SKIP)
+        if place + len(head) + len(body) > RING_BYTES:
+            self._put(place, _SKIP)
             self.at += RING_BYTES - place
             place = 0
-        first = self._data + place
-        counts = (max(placed.inserted_blocks, 0), max(placed.work_tokens, 0))
-        names = (placed.pool, placed.replica, 0, placed.session)
-        _HEAD.pack_into(self._bytes, first, length, *names, *counts, placed.block_tokens)
-        pack_into(f"<{len(blocks)}Q", self._bytes, first + _HEAD.size, *blocks)
-        check = xxhash.xxh3_64_intdigest(self._bytes[first + _CHECKED_FROM : first + length])
-        pack_into("<Q", self._bytes, first + 8, check)
-        self.at += length
+        self._put(place, head + body)
+        self.at += len(head) + len(body)
         self._ints[self._head] = self.at
+
+    def _put(self, place: int, content: bytes) -> None:
+        first = self._data + place
+        self._bytes[first : first + len(content)] = content
 
     @property
     def has_news(self) -> bool:
         """Whether anything was written since the last `read`."""
         return bool(self._ints[self._head] != self.at)
 
-    def read(self) -> Iterator[Placed]:
+    def read(self) -> list[Placed]:
         """Give what was written since the last call."""
         end = self._ints[self._head]
         if end - self.at > RING_BYTES // 2:  # the writer may be here before we are through
             self.at = end
             self.lost += 1
+        found: list[Placed] = []
         while self.at < end:
             place = self.at % RING_BYTES
+            size = min(end - self.at, RING_BYTES - place)
             first = self._data + place
-            length = _SKIP
-            if RING_BYTES - place >= 4:
-                (length,) = unpack_from("<I", self._bytes, first)
-            if length == _SKIP:
-                self.at += RING_BYTES - place
-                continue
-            placed = self._placed(first, length, RING_BYTES - place)
-            if placed is None:
+            if not _take(bytes(self._bytes[first : first + size]), found):
                 self.at = end
                 self.lost += 1
-                return
-            self.at += length
-            yield placed
+                break
+            self.at += size
+        return found
 
-    def _placed(self, first: int, length: int, room: int) -> Placed | None:
-        if not _HEAD.size <= length <= room:
-            return None
-        content = bytes(self._bytes[first : first + length])
-        _, pool, replica, check, session, *counts = _HEAD.unpack_from(content)
-        if xxhash.xxh3_64_intdigest(content[_CHECKED_FROM:]) != check:
-            return None
-        blocks = unpack_from(f"<{(length - _HEAD.size) // _WORD}Q", content, _HEAD.size)
-        inserted, work, block_tokens = counts
-        return Placed((pool, replica, session), (inserted, work, block_tokens), list(blocks))
+
+def _take(content: bytes, found: list[Placed]) -> bool:
+    """Take records out of what lies between two places; false if they were written over."""
+    at, end = 0, len(content)
+    while end - at >= _HEAD_BYTES and content[at : at + 4] != _SKIP:
+        length, pool, replica, check = _HEAD.unpack_from(content, at)
+        if not _HEAD_BYTES + _BLOCKS_AT <= length <= end - at:
+            return False
+        body = content[at + _HEAD_BYTES : at + length]
+        if xxh3_64_intdigest(body) != check:
+            return False
+        session, inserted, work, block_tokens = _BODY.unpack_from(body)
+        blocks = array("Q", body[_BLOCKS_AT:]).tolist()
+        found.append(Placed((pool, replica, session), (inserted, work, block_tokens), blocks))
+        at += length
+    return True

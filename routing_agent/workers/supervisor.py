@@ -7,12 +7,10 @@ things to be told of finished requests.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import ssl
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 import structlog
@@ -23,26 +21,20 @@ from routing_agent.proxy.server import BACKLOG
 from routing_agent.wire import AgentPlaced, PoolWaiting, RequestRecord, RoutingTable, ShadowPair
 from routing_agent.workers import looking
 from routing_agent.workers import messages as say
-from routing_agent.workers.absorbing import Sums
-from routing_agent.workers.asking import Questions
+from routing_agent.workers.crew import END_LIMIT_S, Crew, bind
 from routing_agent.workers.fleet import SharedFleet
-from routing_agent.workers.gate import SharedGate
+from routing_agent.workers.hearing import Hearing
 from routing_agent.workers.memory import CONNECTIONS, RUNNING
 from routing_agent.workers.observing import Observer
 from routing_agent.workers.process import WorkerProcess
-from routing_agent.workers.replica import SharedReplica
 from routing_agent.workers.settings import WorkerSettings
 from routing_agent.workers.slots import SlotGiver
 
 log = structlog.get_logger()
 
 OBSERVE_PAUSE_S: Final = 0.1
-FIRST_PAUSE_S: Final = 0.1  # before a worker that ended is started again
-LONGEST_PAUSE_S: Final = 5.0
-STABLE_S: Final = 30.0  # one that ran for so long is started again at once
 START_LIMIT_S: Final = 120.0
 APPLY_LIMIT_S: Final = 10.0
-END_LIMIT_S: Final = 5.0  # after a drain's limit, or a stop
 
 
 class Workers:
@@ -58,25 +50,20 @@ class Workers:
         self.fleet = fleet
         self.metrics = metrics
         self.unix_clock: Callable[[], float] = time.time
-        self.on_record: Callable[[RequestRecord], None] | None = None
-        self.on_pair: Callable[[ShadowPair], None] | None = None
         self.keep_below = DEFAULT_THRESHOLD
-        self.wait_for_lease: Callable[[str, int, Callable[[], None]], None] | None = None
         self.engine_trust: ssl.SSLContext | None = None  # each worker loads it itself
         self.shares_limits = False
-        self._sums = Sums(fleet, metrics)
+        self._hearing = Hearing(fleet, metrics)
+        self._crew = self._hearing.crew = Crew(
+            fleet.memory, settings.log_level, self._greet, self._hearing.take, self._gone
+        )
         self._slots = SlotGiver(fleet.memory)
         self._observer = Observer(fleet)
-        self._listener: socket.socket | None = None
-        self._workers: list[WorkerProcess] = []
         self._table: say.PutTable | None = None
         self._serial = 0
-        self._is_draining = False
-        self._changed = asyncio.Event()  # something of some worker did
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_draining = self._is_closed = False
+        self._observing: asyncio.Task[None] | None = None
         self._clock_offset_s = 0.0
-        self._is_closed = self._is_listening = False
-        self._questions = Questions()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -84,60 +71,79 @@ class Workers:
         self, host: str, port: int, *, certificate: ssl.SSLContext | None = None
     ) -> int:
         """Listen, start all workers, wait until they serve; give the port (as of port 0)."""
-        listener = self._listener = await _listen(host, port)
-        self._workers = [self._make(number) for number in range(self.settings.workers)]
-        await asyncio.gather(*(self._begin(worker) for worker in self._workers))
-        self._keep(self._observe())
+        listener, crew = await bind(host, port), self._crew
+        await crew.start(self.settings.workers, listener)
+        self._observing = asyncio.get_running_loop().create_task(self._observe())
         async with asyncio.timeout(START_LIMIT_S):
-            await self._until(lambda: all(w.is_ready or w.is_gone for w in self._workers))
-            if not any(worker.is_ready for worker in self._workers):
+            await crew.until(lambda: all(w.is_ready or w.is_gone for w in crew.workers))
+            if not any(worker.is_ready for worker in crew.workers):
                 raise OSError(0, "no worker process could be started; the log says why")
             listener.listen(BACKLOG)  # not before: an open port is one that is served
-            self._is_listening = True
-            self._tell_all(say.Serve())
-            await self._until(lambda: any(w.serves for w in self._workers))
+            self._hearing.is_listening = True
+            crew.tell(say.Serve())
+            await crew.until(lambda: any(w.serves for w in crew.workers))
         bound: int = listener.getsockname()[1]
         return bound
 
     async def drain(self, timeout_s: float) -> int:
         """Accept nothing more and let running requests end; give how many had to be cut off."""
-        self._is_draining = True
-        self._close_listener()
-        self._tell_all(say.Drain(timeout_s))
-        try:
-            async with asyncio.timeout(timeout_s + END_LIMIT_S):
-                await self._until(lambda: all(w.is_gone for w in self._workers))
-        except TimeoutError:
-            log.error("workers_do_not_end", workers=[w.pid for w in self._running()])
+        crew, self._is_draining = self._crew, True
+        crew.last_ones()
+        crew.tell(say.Drain(timeout_s))
+        if not await crew.all_gone(timeout_s + END_LIMIT_S):
+            log.error("workers_do_not_end", workers=[w.pid for w in crew.running])
         await self.close()
-        return sum(worker.drained or 0 for worker in self._workers)
+        return sum(worker.drained or 0 for worker in crew.workers)
 
     async def close(self) -> None:
         """End everything at once, with an explicit error to clients that still wait."""
         self._is_draining = True
-        self._close_listener()
+        self._crew.last_ones()
         if self._is_closed:
             return
         self._is_closed = True
-        self._tell_all(say.Stop())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_LIMIT_S):
-                await self._until(lambda: all(w.is_gone for w in self._workers))
-        for worker in self._workers:
-            worker.kill()
-        await asyncio.gather(*(worker.wait() for worker in self._workers))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._crew.end()
+        if self._observing is not None:
+            self._observing.cancel()
+            await asyncio.gather(self._observing, return_exceptions=True)
+
+    # -- who is told what workers tell -----------------------------------------------------------
 
     @property
     def on_finished(self) -> Callable[[FinishedRequest], None] | None:
         """Who is told of every finished request."""
-        return self._sums.on_finished
+        return self._hearing.sums.on_finished
 
     @on_finished.setter
     def on_finished(self, told: Callable[[FinishedRequest], None] | None) -> None:
-        self._sums.on_finished = told
+        self._hearing.sums.on_finished = told
+
+    @property
+    def on_record(self) -> Callable[[RequestRecord], None] | None:
+        """Who gets the lives of requests that are to be kept."""
+        return self._hearing.on_record
+
+    @on_record.setter
+    def on_record(self, told: Callable[[RequestRecord], None] | None) -> None:
+        self._hearing.on_record = told
+
+    @property
+    def on_pair(self) -> Callable[[ShadowPair], None] | None:
+        """Who gets pairs of compared answers."""
+        return self._hearing.on_pair
+
+    @on_pair.setter
+    def on_pair(self, told: Callable[[ShadowPair], None] | None) -> None:
+        self._hearing.on_pair = told
+
+    @property
+    def wait_for_lease(self) -> Callable[[str, int, Callable[[], None]], None] | None:
+        """Who makes a lease call for a request that waits for it."""
+        return self._hearing.wait_for_lease
+
+    @wait_for_lease.setter
+    def wait_for_lease(self, asked: Callable[[str, int, Callable[[], None]], None] | None) -> None:
+        self._hearing.wait_for_lease = asked
 
     # -- what the admin port and reports tell --------------------------------------------------
 
@@ -162,18 +168,18 @@ class Workers:
 
     def described(self) -> list[dict[str, object]]:
         """Describe each worker."""
-        return looking.described(self.fleet.memory, self._workers)
+        return looking.described(self.fleet.memory, self._crew.workers)
 
     async def ask(self, body: bytes) -> bytes | None:
         """Ask a worker what it would choose, or b"" for its state; None: none has answered."""
-        worker = next((worker for worker in self._workers if worker.serves), None)
+        worker = next((worker for worker in self._crew.workers if worker.serves), None)
         if worker is None:
             return None
-        return await self._questions.ask(worker, body)
+        return await self._hearing.questions.ask(worker, body)
 
     def heard(self, placed: tuple[AgentPlaced, ...]) -> None:
         """Let the workers know what other agents placed."""
-        self._tell_all(say.Heard(placed))
+        self._crew.tell(say.Heard(placed))
 
     # -- tables --------------------------------------------------------------------------------
 
@@ -186,34 +192,26 @@ class Workers:
         self._serial += 1
         content = msgspec.json.encode(table)
         self._table = say.PutTable(self._serial, content, wall, self.fleet.slots)
-        self._tell_all(self._table)
-        self._tell_all(say.Observed(self._observer.all()))
+        self._crew.tell(self._table)
+        self._crew.tell(say.Observed(self._observer.all()))
 
     async def settled(self) -> None:
         """Wait until the newest table is in place in every worker that runs."""
         serial = self._serial
         try:
             async with asyncio.timeout(APPLY_LIMIT_S):
-                await self._until(lambda: all(w.applied >= serial for w in self._running()))
+                await self._crew.until(lambda: all(w.applied >= serial for w in self._crew.running))
         except TimeoutError:
-            for worker in self._running():
+            for worker in self._crew.running:
                 if worker.applied < serial:
                     log.error("worker_hangs", worker=worker.number, pid=worker.pid)
                     worker.kill()
 
     # -- workers -------------------------------------------------------------------------------
 
-    def _make(self, number: int) -> WorkerProcess:
-        return WorkerProcess(number, self._told, self._gone)
-
-    async def _begin(self, worker: WorkerProcess) -> None:
-        """Start a worker and tell it all that it needs."""
-        listener, settings = self._listener, self.settings
-        if listener is None:
-            worker.is_gone = True
-            return
-        worker.started_at = time.monotonic()
-        await worker.start(self.fleet.memory, listener, settings.log_level)
+    def _greet(self, worker: WorkerProcess) -> None:
+        """Tell a new worker all that it needs."""
+        settings = self.settings
         worker.send(
             say.Begin(
                 workers=settings.workers,
@@ -233,126 +231,7 @@ class Workers:
 
     def _gone(self, worker: WorkerProcess) -> None:
         self.fleet.memory.forget_worker(worker.number, self._slots.used)
-        self._sums.forget(worker.number)
-        self._changed.set()
-        if worker in self._workers and not self._is_draining:
-            self._keep(self._again(worker))
-
-    async def _again(self, worker: WorkerProcess) -> None:
-        """Start another one in place of a worker that ended."""
-        status = await worker.wait()
-        ran_s = time.monotonic() - worker.started_at
-        log.error("worker_ended", worker=worker.number, pid=worker.pid, status=status)
-        pause_s = FIRST_PAUSE_S if ran_s > STABLE_S else worker.pause_s
-        await asyncio.sleep(pause_s)
-        if self._is_draining:
-            return
-        new = self._make(worker.number)
-        new.pause_s = FIRST_PAUSE_S if ran_s > STABLE_S else min(2 * pause_s, LONGEST_PAUSE_S)
-        self._workers[worker.number] = new
-        try:
-            await self._begin(new)
-        except OSError as error:
-            log.error("worker_not_started", worker=worker.number, why=str(error))
-            self._gone(new)
-
-    def _running(self) -> list[WorkerProcess]:
-        return [worker for worker in self._workers if not worker.is_gone]
-
-    def _tell_all(self, message: say.Message, but: WorkerProcess | None = None) -> None:
-        for worker in self._running():
-            if worker is not but:
-                worker.send(message)
-
-    # -- told by workers -----------------------------------------------------------------------
-
-    def _told(self, worker: WorkerProcess, message: say.ToSupervisor) -> None:
-        match message:
-            case say.Finished():
-                self._sums.finished(message)
-            case say.Counted():
-                self._sums.counted(message)
-            case say.AtReplicas():
-                self._sums.at_replicas(worker.number, message)
-            case say.Kept() if self.on_record is not None:
-                self.on_record(message.record)
-            case say.Paired() if self.on_pair is not None:
-                self.on_pair(message.pair)
-            case say.LeaseWanted():
-                self._lease(worker, message)
-            case say.Charged():
-                self._charged(worker, message)
-            case _:
-                self._told_rarely(worker, message)
-
-    def _told_rarely(self, worker: WorkerProcess, message: say.ToSupervisor) -> None:
-        match message:
-            case say.Judged():
-                self._judged(worker, message)
-            case say.Doubted():
-                self._doubted(message)
-            case say.AdapterLost():
-                self._lost(message)
-            case say.RoomMade():
-                self._workers[message.worker].send(message)
-            case say.Answer():
-                self._questions.answered(message)
-            case _:
-                self._lives(worker, message)
-
-    def _lives(self, worker: WorkerProcess, message: say.ToSupervisor) -> None:
-        match message:
-            case say.Applied():
-                worker.applied = message.serial
-            case say.Ready():
-                worker.is_ready = True
-                if self._is_listening:
-                    worker.send(say.Serve())
-            case say.Serving():
-                worker.serves = True
-                log.info("worker_serves", worker=worker.number, pid=worker.pid)
-            case say.Drained():
-                worker.drained = message.cut
-        self._changed.set()
-
-    def _lease(self, worker: WorkerProcess, wanted: say.LeaseWanted) -> None:
-        def over() -> None:
-            gate = self.fleet.gates.get(wanted.tenant)
-            is_kept = (
-                isinstance(gate, SharedGate)
-                and not worker.is_gone
-                and gate.keep(wanted.tokens, time.monotonic(), worker.number)
-            )
-            worker.send(say.LeaseOver(wanted.ticket, wanted.tenant, wanted.tokens, is_kept))
-
-        if self.wait_for_lease is None:
-            over()
-        else:
-            self.wait_for_lease(wanted.tenant, wanted.tokens, over)
-
-    def _judged(self, worker: WorkerProcess, judged: say.Judged) -> None:
-        self._tell_all(judged, but=worker)
-        replica = self.fleet.replicas.get(judged.replica)
-        if isinstance(replica, SharedReplica):
-            replica.sibling_judged(judged.verdict, judged.at, (judged.trial, judged.may_open))
-
-    def _lost(self, lost: say.AdapterLost) -> None:
-        replica = self.fleet.replicas.get(lost.replica)
-        if replica is not None:
-            replica.adapters.note_lost(lost.adapter, time.monotonic())
-
-    def _charged(self, worker: WorkerProcess, charged: say.Charged) -> None:
-        self._tell_all(charged, but=worker)
-        pool = self.fleet.pools.get(charged.pool)
-        if pool is not None:
-            pool.shares.charged_elsewhere(charged.tenant, charged.amount)
-
-    def _doubted(self, doubted: say.Doubted) -> None:
-        replica = self.fleet.replicas.get(doubted.replica)
-        if replica is not None:
-            replica.note_doubt("answers", doubted.reason)
-
-    # -- loops ---------------------------------------------------------------------------------
+        self._hearing.sums.forget(worker.number)
 
     async def _observe(self) -> None:
         """Tell the workers what is new of engines, and follow the control plane's clock."""
@@ -362,39 +241,8 @@ class Workers:
             self.fleet.bus.catch_up(time.monotonic())
             news = self._observer.news()
             if news:
-                self._tell_all(say.Observed(news))
+                self._crew.tell(say.Observed(news))
             offset_s = self.unix_clock() - time.time()
             if abs(offset_s - self._clock_offset_s) > 0.01:
                 self._clock_offset_s = offset_s
-                self._tell_all(say.Clock(offset_s))
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._changed.clear()
-            await self._changed.wait()
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _close_listener(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
-
-async def _listen(host: str, port: int) -> socket.socket:
-    """Bind the port that all workers accept from."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setblocking(False)
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+                self._crew.tell(say.Clock(offset_s))

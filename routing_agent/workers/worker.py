@@ -298,7 +298,7 @@ class Worker:
                 memory.ints[at] = int((now - one.oldest_s) * 1e6)
 
     def _finished(self, records: list[FinishedRequest]) -> None:
-        self.channel.send(say.Finished([written(record) for record in records]))
+        self.channel.send(say.Finished(written(records)))
 
     def _counted(self, counts: Counts) -> None:
         self.channel.send(
