@@ -52,6 +52,9 @@ class Sums:
         for pool, reason, n in message.spills:
             metrics.spills_total[(pool, reason)] += n
         metrics.held_total.update(message.held)
+        for name, n in message.moved.items():
+            if name in self._fleet.pools:
+                self._fleet.pools[name].sessions.moved_total += n
         for model, path, answered_by, counts in message.paths:
             known = metrics.paths.setdefault((model, path, answered_by), [0, 0, 0, 0])
             known[:] = [a + b for a, b in zip(known, counts, strict=True)]

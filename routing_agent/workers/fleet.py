@@ -42,7 +42,7 @@ MOST_CHOICES: Final = 4
 class SharedPool(PoolState):
     """A pool for which other processes choose as well."""
 
-    __slots__ = ("_bus", "_look_pause_s", "_looked_at", "_places", "slot")
+    __slots__ = ("_bus", "_look_pause_s", "_looked_at", "_places", "own_moves", "slot")
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class SharedPool(PoolState):
         self._bus, self.slot = shared
         self._places = self._bus.places(self.slot)
         self._looked_at = self._look_pause_s = 0.0
+        self.own_moves = 0  # of sessions by requests of this process, not yet told
         super().__init__(pool, replicas, seed=seed, now=now)
         self.siblings = self
         shares = SharedShares()
@@ -110,9 +111,11 @@ class SharedPool(PoolState):
         self, request: RouteRequest, replica: Replica, *, now: float, shows_first_token: bool = True
     ) -> Placement:
         """Note that a request was sent to a replica, and let the other processes know."""
+        moved = self.sessions.moved_total
         placement = super().note_placed(
             request, replica, now=now, shows_first_token=shows_first_token
         )
+        self.own_moves += self.sessions.moved_total - moved
         if isinstance(replica, SharedReplica):
             blocks = request.blocks
             inserted = len(blocks) - placement.matching
@@ -124,20 +127,22 @@ class SharedPool(PoolState):
         return placement
 
     def heard(self, replica: SharedReplica, placed: Placed, now: float) -> None:
-        """Take in what another process placed."""
+        """Take in what another process placed; the supervisor only passes it on."""
+        blocks = placed.blocks
+        if self.gossip is not None:
+            told = [blocks[place - 1] for place in told_places(len(blocks))]
+            self.gossip.add(replica.id, told, placed.inserted_blocks, placed.work_tokens)
+        if not replica.may_send:
+            return
         lifetime_s = self.settings.session_lifetime_s
         self.sessions.note(placed.session, replica.id, now=now, lifetime_s=lifetime_s)
         if not replica.hearsay.is_alone:
             replica.hearsay.note_inserted(placed.inserted_blocks, 0, now)
         replica.prefill.count_work(placed.work_tokens, now)
-        blocks = placed.blocks
-        if blocks and replica.may_send:
+        if blocks:
             replica.fit_profile(placed.block_tokens)
             replica.profile.insert(blocks, now)
             replica.profile.expire(now - self.settings.profile_idle_s)
-        if self.gossip is not None:
-            told = [blocks[place - 1] for place in told_places(len(blocks))]
-            self.gossip.add(replica.id, told, placed.inserted_blocks, placed.work_tokens)
 
     def look(self, now: float) -> bool:
         """Take in what the other processes do, unless that was just done; say whether."""
@@ -188,6 +193,14 @@ class Bus:
                     replica = self._replicas.get(placed.replica)
                     if pool is not None and replica is not None:
                         pool.heard(replica, placed, now)
+
+    def watch(self, now: float) -> None:
+        """Take in what the workers told, if there are other agents to pass it on to."""
+        if any(pool.gossip is not None for pool in self._pools.values()):
+            self.catch_up(now)
+        else:
+            for ring in self._others:
+                ring.skip()
 
     def follow(self, pools: Iterable[PoolState], replicas: Iterable[Replica]) -> None:
         """Know a new table's pools and replicas by their slots."""
@@ -247,6 +260,14 @@ class SharedFleet(Fleet):
     def _apply_pools(self, table: Table, now: float) -> None:
         super()._apply_pools(table, now)
         self.bus.follow(self.pools.values(), self.replicas.values())
+
+    def take_moves(self) -> dict[str, int]:
+        """Give how many sessions this process moved since the last call, by pool."""
+        moves: dict[str, int] = {}
+        for name, pool in self.pools.items():
+            if isinstance(pool, SharedPool) and pool.own_moves:
+                moves[name], pool.own_moves = pool.own_moves, 0
+        return moves
 
     def look(self) -> None:
         """Take in what all processes have under way, at every replica."""

@@ -168,6 +168,7 @@ class Counted(Message):
     shed: list[tuple[str, str, str, int]]  # pool, version, policy
     spills: list[tuple[str, str, int]]  # pool, reason
     held: dict[str, int]  # by pool
+    moved: dict[str, int]  # sessions, by pool
     paths: list[tuple[str, str, str, list[int]]]
     shadows: dict[str, int]
     decisions: int

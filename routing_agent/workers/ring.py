@@ -7,7 +7,6 @@ newest: it is advice, and what is lost costs a choice that could have been bette
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Sequence
 from struct import Struct
@@ -17,15 +16,16 @@ from xxhash import xxh3_64_intdigest
 
 from routing_agent.workers.memory import RING_BYTES, RING_HEAD_WORDS, WORD, SharedMemory
 
-# Length with this head, pool, replica, a check over what follows it (so that a torn record is told
-# from a whole one). All lengths are whole words.
-_HEAD: Final = Struct("=IHHQ")
-_HEAD_BYTES: Final = 16
-# Session, blocks new to the replica, tokens that it computes, tokens of a block; then its blocks.
-_BODY: Final = Struct("=QIId")
-_BLOCKS_AT: Final = 24
-# A record this long says: nothing more up to the end, go on at the beginning.
-_SKIP: Final = (0xFFFFFFFF).to_bytes(4, sys.byteorder)
+# A check over what follows it (so that a torn record is told from a whole one), length with that,
+# pool, replica, session, blocks new to the replica, tokens that it computes, tokens of a block;
+# then its blocks. All lengths are whole words.
+_RECORD: Final = Struct("=QIHHQIId")
+_BODY: Final = Struct("=IHHQIId")
+_CHECK: Final = Struct("=Q")
+_CHECKED_FROM: Final = 8
+_BLOCKS_AT: Final = 40
+# In place of a check: nothing more up to the end, go on at the beginning.
+_SKIP: Final = 0xFFFFFFFFFFFFFFFF
 MOST_BLOCKS: Final = 4096  # of one prompt: a megabyte of text
 
 
@@ -61,19 +61,17 @@ class Ring:
         blocks = placed.blocks
         if len(blocks) > MOST_BLOCKS:
             blocks = blocks[:MOST_BLOCKS]
-        inserted, work = max(placed.inserted_blocks, 0), max(placed.work_tokens, 0)
-        body = _BODY.pack(placed.session, inserted, work, placed.block_tokens)
-        body += array("Q", blocks).tobytes()
-        head = _HEAD.pack(
-            _HEAD_BYTES + len(body), placed.pool, placed.replica, xxh3_64_intdigest(body)
-        )
+        body = _BODY.pack(
+            _BLOCKS_AT + WORD * len(blocks), placed.pool, placed.replica, placed.session,
+            max(placed.inserted_blocks, 0), max(placed.work_tokens, 0), placed.block_tokens,
+        ) + array("Q", blocks).tobytes()  # fmt: skip
         place = self.at % RING_BYTES
-        if place + len(head) + len(body) > RING_BYTES:
-            self._put(place, _SKIP)
+        if place + _CHECKED_FROM + len(body) > RING_BYTES:
+            self._put(place, _CHECK.pack(_SKIP))
             self.at += RING_BYTES - place
             place = 0
-        self._put(place, head + body)
-        self.at += len(head) + len(body)
+        self._put(place, _CHECK.pack(_check(body)) + body)
+        self.at += _CHECKED_FROM + len(body)
         self._ints[self._head] = self.at
 
     def _put(self, place: int, content: bytes) -> None:
@@ -84,6 +82,10 @@ class Ring:
     def has_news(self) -> bool:
         """Whether anything was written since the last `read`."""
         return bool(self._ints[self._head] != self.at)
+
+    def skip(self) -> None:
+        """Pass over what was written since the last call."""
+        self.at = self._ints[self._head]
 
     def read(self) -> list[Placed]:
         """Give what was written since the last call."""
@@ -107,15 +109,22 @@ class Ring:
 def _take(content: bytes, found: list[Placed]) -> bool:
     """Take records out of what lies between two places; false if they were written over."""
     at, end = 0, len(content)
-    while end - at >= _HEAD_BYTES and content[at : at + 4] != _SKIP:
-        length, pool, replica, check = _HEAD.unpack_from(content, at)
-        if not _HEAD_BYTES + _BLOCKS_AT <= length <= end - at:
+    while end - at >= _BLOCKS_AT:
+        check, length, pool, replica, session, inserted, work, block_tokens = _RECORD.unpack_from(
+            content, at
+        )
+        if check == _SKIP:
+            break
+        if not _BLOCKS_AT <= length <= end - at:
             return False
-        body = content[at + _HEAD_BYTES : at + length]
-        if xxh3_64_intdigest(body) != check:
+        if _check(content[at + _CHECKED_FROM : at + length]) != check:
             return False
-        session, inserted, work, block_tokens = _BODY.unpack_from(body)
-        blocks = array("Q", body[_BLOCKS_AT:]).tolist()
+        blocks = array("Q", content[at + _BLOCKS_AT : at + length]).tolist()
         found.append(Placed((pool, replica, session), (inserted, work, block_tokens), blocks))
         at += length
     return True
+
+
+def _check(body: bytes) -> int:
+    check: int = xxh3_64_intdigest(body)
+    return check if check != _SKIP else 0

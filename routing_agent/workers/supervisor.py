@@ -238,7 +238,7 @@ class Workers:
         while True:
             await asyncio.sleep(OBSERVE_PAUSE_S)
             self.fleet.look()
-            self.fleet.bus.catch_up(time.monotonic())
+            self.fleet.bus.watch(time.monotonic())
             news = self._observer.news()
             if news:
                 self._crew.tell(say.Observed(news))

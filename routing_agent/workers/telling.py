@@ -9,6 +9,9 @@ from routing_agent.workers.fleet import SharedFleet
 from routing_agent.workers.messages import AdapterLost, AtReplica, AtReplicas, Message
 from routing_agent.workers.replica import SharedReplica
 
+# Requests, errors, ejections, expected tokens, the last token, adapters that run, words of events.
+_Told = tuple[int, int, int, int, float | None, dict[str, int], str]
+
 
 class Teller:
     """Remembers what was told."""
@@ -16,7 +19,7 @@ class Teller:
     def __init__(self, fleet: SharedFleet, send: Callable[[Message], None]) -> None:
         self._fleet = fleet
         self._send = send
-        self._told: dict[Replica, tuple[int, int, int, int, float | None, dict[str, int]]] = {}
+        self._told: dict[Replica, _Told] = {}
 
     def tell(self, _now: float) -> None:
         """Tell what is new of every replica."""
@@ -44,8 +47,9 @@ class Teller:
             replica.cache.expected_tokens_total,
             replica.last_token_at,
             dict(replica.adapters.running),
+            replica.cache.events,
         )
-        before = self._told.get(replica, (0, 0, 0, 0, None, {}))
+        before = self._told.get(replica, (0, 0, 0, 0, None, {}, ""))
         if now == before:
             return None
         self._told[replica] = now
@@ -59,6 +63,6 @@ class Teller:
             tokens_per_s=replica.prefill.tokens_per_s,
             blocks=len(replica.profile),
             capacity_blocks=replica.profile.capacity_blocks,
-            kv_events=replica.cache.events,
+            kv_events=now[6],
             adapters=now[5],
         )

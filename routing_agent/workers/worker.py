@@ -109,7 +109,6 @@ class Worker:
         """Wait for the configuration, serve, end."""
         await self.channel.connect(end)
         await self._begun.wait()
-        gc.freeze()
         loops = [self._tell(), KvListener(self.fleet).run()]
         if self._certificate is not None:
             loops.append(self._certificate.watch())
@@ -182,6 +181,7 @@ class Worker:
         self.channel.send(say.Applied(put.serial))
 
     def _take_serve(self, _message: say.Serve) -> None:
+        gc.freeze()  # what is there by now stays: not to be looked through again and again
         self.acceptor.start()
         self.channel.send(say.Serving())
 
@@ -308,6 +308,7 @@ class Worker:
                 shed=[(*key, n) for key, n in counts.shed.items()],
                 spills=[(*key, n) for key, n in counts.spills.items()],
                 held=dict(counts.held),
+                moved=self.fleet.take_moves(),
                 paths=[(*key, n) for key, n in counts.paths.items()],
                 shadows=dict(counts.shadows),
                 decisions=counts.decisions,
