@@ -2,7 +2,9 @@
 
 A limit passed makes an alert pending; after the rule's duration it fires; a value that stays on the
 good side of the clearing limit for the rule's time resolves it. Without data nothing moves: what
-fires goes on firing, what is pending waits, and the time without data counts for neither.
+fires goes on firing and is stale after a while, what is pending waits, and the time without data
+counts for neither. One thing without data is known: that nobody asks for anything. Then a figure
+of requests ends after the same while.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from controlplane.domain import amounts
 from controlplane.domain.alert_rules import CLEAR_SHARE, Rule
+
+# As long as the longest window that a figure of requests is judged over, three times.
+STALE_AFTER: Final = timedelta(minutes=15)
 
 
 class State(StrEnum):
@@ -37,6 +42,7 @@ class Reading:
     text: str = ""  # the figures in words
     age_s: float = 0.0
     missing: str = ""
+    is_idle: bool = False  # no value because its pool is heard of and has next to no requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +72,19 @@ def judge(rule: Rule, seen: Reading, known: Tracked | None, *, now: datetime) ->
     return _gone_on(rule, seen, limit, _with_data(known, now), now)
 
 
+def is_stale(no_data_since: datetime | None, *, now: datetime) -> bool:
+    """Say whether what an alert shows is too old to go by."""
+    return no_data_since is not None and now - no_data_since >= STALE_AFTER
+
+
 def _without_data(seen: Reading, known: Tracked | None, now: datetime) -> Tracked | None:
-    if known is None or known.no_data_since is not None:
+    if known is None:
+        return None
+    if seen.is_idle and is_stale(known.no_data_since, now=now):
+        minutes = int(STALE_AFTER.total_seconds() // 60)
+        over = f"{known.reason} Ended: next to no requests for {minutes} min."
+        return replace(known, state=State.RESOLVED, resolved_at=now, reason=over)
+    if known.no_data_since is not None:
         return known
     reason = f"{known.reason} No data since: {seen.missing}" if seen.missing else known.reason
     return replace(known, no_data_since=now, clear_since=None, reason=reason)

@@ -150,6 +150,26 @@ class StaffForm(forms.Form):
     reason = forms.CharField(max_length=300, label="Reason (goes into the audit log)")
 
 
+class StaffTokenForm(forms.Form):
+    """What a new API token needs."""
+
+    name = forms.CharField(
+        max_length=63,
+        label="Name",
+        help_text="What uses it, for example ci: small letters, digits and hyphens.",
+    )
+    role = forms.ChoiceField(
+        choices=Role.choices, label="Role", help_text="The least that does: viewers only look."
+    )
+    expires_at = forms.DateTimeField(
+        required=False,
+        label="Expires (UTC)",
+        help_text="Empty: never.",
+        widget=forms.DateTimeInput({"type": "datetime-local"}),
+    )
+    reason = forms.CharField(max_length=300, label="Reason (goes into the audit log)")
+
+
 def shown(name: str, value: Any) -> str:
     """Write a tenant's value as a reader knows it."""
     if value is None:

@@ -123,6 +123,11 @@ def limit_use(tenant: Tenant, *, now: float) -> LimitUse:
     return quota_use.use(ledger(row) if row else Ledger(), limits, now)
 
 
+def staff_tokens() -> QuerySet[StaffToken]:
+    """Give the tokens of automation, by name; their texts are not known."""
+    return StaffToken.objects.order_by("name")
+
+
 def staff() -> QuerySet[StaffProfile]:
     """Give the console users who have a role."""
     return StaffProfile.objects.select_related("user").order_by("user__username")

@@ -3,7 +3,16 @@
 from django.contrib.auth.views import LogoutView
 from django.urls import path
 
-from controlplane.tenants.views import area, keys, limits, members, pages, signing_in, staff
+from controlplane.tenants.views import (
+    area,
+    keys,
+    limits,
+    members,
+    pages,
+    signing_in,
+    staff,
+    staff_tokens,
+)
 
 urlpatterns = [
     path("login/", signing_in.SignIn.as_view(), name="login"),
@@ -17,6 +26,12 @@ urlpatterns = [
     path("tenants/<slug:slug>/members/new/", members.InviteMember.as_view(), name="member-new"),
     path("staff/", staff.StaffPage.as_view(), name="staff"),
     path("staff/new/", staff.InviteStaff.as_view(), name="staff-new"),
+    path("staff/tokens/new/", staff_tokens.IssueStaffToken.as_view(), name="staff-token-new"),
+    path(
+        "staff/tokens/<slug:name>/revoke/",
+        staff_tokens.RevokeStaffToken.as_view(),
+        name="staff-token-revoke",
+    ),
     path("staff/<str:username>/change/", staff.ChangeStaff.as_view(), name="staff-change"),
     path("members/<int:pk>/", members.ChangeMember.as_view(), name="member"),
     path("keys/<slug:public_id>/revoke/", keys.RevokeKey.as_view(), name="revoke-key"),

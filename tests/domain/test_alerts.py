@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain import alerts
 from controlplane.domain.alert_rules import BY_NAME, RULES, outranked
-from controlplane.domain.alerts import Reading, State, judge
+from controlplane.domain.alerts import Reading, State, is_stale, judge
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HIGH = BY_NAME["ttft-high"]  # over 2 s, clears at 1.8, for 60 s, clear for 60 s
@@ -108,6 +108,21 @@ def test_time_without_data_counts_for_no_duration():
     back = judge(HIGH, reading(9), pending, now=at(300))
     assert (back.state, back.since, back.no_data_since) == (State.PENDING, at(290), None)
     assert judge(HIGH, reading(9), back, now=at(350)).state is State.FIRING
+
+
+def test_of_a_pool_that_is_heard_of_and_idle_it_ends_after_a_while_and_else_it_is_stale():
+    firing, _ = played(HIGH, [9] * 7)
+    idle = replace(reading(None), is_idle=True)
+    held = judge(HIGH, idle, firing, now=at(100))
+    assert (held.state, is_stale(held.no_data_since, now=at(999))) == (State.FIRING, False)
+    assert judge(HIGH, idle, held, now=at(999)).state is State.FIRING
+    over = judge(HIGH, idle, held, now=at(1000))
+    assert (over.state, over.resolved_at) == (State.RESOLVED, at(1000))
+    assert "Ended: next to no requests for 15 min." in over.reason
+    blind = judge(HIGH, reading(None), held, now=at(5000))
+    assert blind.state is State.FIRING
+    assert is_stale(blind.no_data_since, now=at(1000))
+    assert not is_stale(None, now=at(1000))
 
 
 def test_no_data_while_clearing_begins_the_wait_anew():

@@ -16,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.domain.alert_rules import BY_NAME
+from controlplane.domain.alerts import State, is_stale
 from controlplane.reliability import selectors, services
 from controlplane.reliability.models import Alert, Silence
 from controlplane.rest.serializers import ChangeInput, ReadOnlySerializer, changed
@@ -28,6 +29,9 @@ class AlertSerializer(ReadOnlySerializer):
     title = serializers.SerializerMethodField()
     unit = serializers.SerializerMethodField()
     remedy = serializers.SerializerMethodField()
+    is_stale = serializers.SerializerMethodField(
+        help_text="No data for so long that value and reason are of the past."
+    )
     silenced = serializers.SerializerMethodField(
         help_text="Id of the silence that keeps it from being told; null: none."
     )
@@ -46,6 +50,7 @@ class AlertSerializer(ReadOnlySerializer):
             "fired_at",
             "resolved_at",
             "no_data_since",
+            "is_stale",
             "value",
             "threshold",
             "unit",
@@ -68,6 +73,10 @@ class AlertSerializer(ReadOnlySerializer):
     def get_remedy(self, alert: Alert) -> str:
         """Say what to do."""
         return BY_NAME[alert.rule].remedy if alert.rule in BY_NAME else ""
+
+    def get_is_stale(self, alert: Alert) -> bool:
+        """Say whether it fires on figures of the past."""
+        return alert.state != State.RESOLVED and is_stale(alert.no_data_since, now=timezone.now())
 
     def get_silenced(self, alert: Alert) -> int | None:
         """Name the silence that covers it."""

@@ -86,8 +86,8 @@ def readings(seen: Seen) -> dict[str, list[Reading]]:
 # -- pools -----------------------------------------------------------------------------------------
 
 
-def _none(pool: Pool, why: str) -> Reading:
-    return Reading(subject=pool.slug, pool=pool.slug, missing=why)
+def _none(pool: Pool, why: str, *, is_idle: bool = False) -> Reading:
+    return Reading(subject=pool.slug, pool=pool.slug, missing=why, is_idle=is_idle)
 
 
 def _figures(seen: Seen, pool: Pool) -> Figures | str:
@@ -110,7 +110,9 @@ def _percentile(seen: Seen, pool: Pool, metric: str, promised_s: float) -> Readi
     samples = latency.sample_count(histogram)
     if samples < SAMPLES_LEAST:
         return _none(
-            pool, f"{counted(samples, 'requests')} in two minutes: too few for a percentile"
+            pool,
+            f"{counted(samples, 'requests')} in two minutes: too few for a percentile",
+            is_idle=True,
         )
     return Reading(
         subject=pool.slug,
@@ -127,7 +129,9 @@ def _errors(seen: Seen, pool: Pool) -> Reading:
         return _none(pool, figures)
     if figures.requests < SAMPLES_LEAST:
         return _none(
-            pool, f"{counted(figures.requests, 'requests')} in two minutes: too few for a share"
+            pool,
+            f"{counted(figures.requests, 'requests')} in two minutes: too few for a share",
+            is_idle=True,
         )
     return Reading(
         subject=pool.slug,

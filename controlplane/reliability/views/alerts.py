@@ -15,7 +15,7 @@ from controlplane.audit.services import Actor
 from controlplane.console import actions
 from controlplane.console.mixins import Action, Page, back_to, in_dialog, requested
 from controlplane.domain.alert_rules import BY_NAME, Rule, outranked
-from controlplane.domain.alerts import State, amount, silence_of
+from controlplane.domain.alerts import State, amount, is_stale, silence_of
 from controlplane.fleet import selectors as fleet
 from controlplane.reliability import selectors, services
 from controlplane.reliability.forms import SilenceForm, WebhookForm
@@ -40,6 +40,7 @@ def line(alert: Alert, silences: list[Any], firing: Iterable[Alert] = ()) -> dic
         "limit": amount(alert.threshold, unit),
         "silence": silence_of(alert, silences, now=timezone.now()),
         "target": target_of(alert),
+        "is_stale": is_stale(alert.no_data_since, now=timezone.now()),
     }
 
 

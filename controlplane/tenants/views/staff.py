@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils import timezone
 
 from controlplane.audit.services import Actor
 from controlplane.console import actions
@@ -15,7 +17,7 @@ from controlplane.console.mixins import Page, RoleRequired, back_to, in_dialog, 
 from controlplane.domain.errors import NotFound, ProblemError
 from controlplane.tenants import selectors, services
 from controlplane.tenants.forms import StaffForm
-from controlplane.tenants.models import Role, StaffProfile
+from controlplane.tenants.models import Role, StaffProfile, StaffToken
 from controlplane.tenants.services import Invitation
 
 
@@ -31,7 +33,11 @@ class StaffPage(Page):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """Gather them."""
-        return super().get_context_data(**kwargs) | {"staff": selectors.staff()}
+        now = timezone.now()
+        return super().get_context_data(**kwargs) | {
+            "staff": selectors.staff(),
+            "tokens": [(t, _standing(t, now)) for t in selectors.staff_tokens()],
+        }
 
 
 class StaffAction(RoleRequired):
@@ -111,6 +117,10 @@ class ChangeStaff(StaffAction):
         done = "has no role any more" if step == "remove" else "has another role"
         requested(request, f"{username} {done}.")
         return back_to(request, reverse("staff"))
+
+
+def _standing(token: StaffToken, now: datetime) -> str:
+    return "expired" if token.expires_at is not None and token.expires_at <= now else "active"
 
 
 def _profile(username: str) -> StaffProfile:

@@ -92,6 +92,20 @@ def test_without_a_store_nothing_fires_and_what_fires_goes_on(pool, telling, set
     assert any("Redis" in why for why in told["missing"])
 
 
+def test_an_alert_on_latency_ends_when_its_pool_is_idle_for_long(pool, telling, judge):
+    telling.tell(requests={"200": 100}, ttft=SLOW)
+    judge()
+    judge(61)
+    telling.last = {"pool": "chat", "requests": {}}
+    judge(300)
+    alert = Alert.objects.get(rule="ttft-high")
+    assert (alert.state, bool(alert.no_data_since)) == (State.FIRING, True)
+    judge(300 + 901)
+    alert.refresh_from_db()
+    assert alert.state == State.RESOLVED
+    assert "next to no requests for 15 min" in alert.reason
+
+
 def test_an_idle_pool_has_no_percentile_and_no_alert(pool, telling, judge):
     telling.tell(requests={}, replicas=(wire.ReplicaReport(replica="rpl-a", pool="chat"),))
     judge()

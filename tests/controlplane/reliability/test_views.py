@@ -49,7 +49,11 @@ def test_firing_alerts_come_first_with_their_figures_and_what_to_do():
     alert()
     alert(rule="kv-high", state="pending", fired_at=None)
     alert(rule="errors-high", state="resolved", resolved_at=timezone.now(), note="was a driver")
+    blind = timezone.now() - timedelta(minutes=20)
+    alert(rule="queue-long", no_data_since=blind)
     shown = page("/alerts/")
+    assert "stale" in shown
+    assert "what is shown is of then" in shown
     assert shown.index("firing-title") < shown.index("TTFT P99 over 2 s")
     assert "8.90 s, over the limit of 2 s." in shown
     assert "/diagnosis/chat/?question=ttft&amp;alert=" in shown

@@ -8,9 +8,11 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from controlplane.audit.models import AuditEvent
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.tenants import services
-from controlplane.tenants.models import StaffProfile
+from controlplane.tenants.models import StaffProfile, StaffToken
+from tests.controlplane.calling import bearing
 from tests.controlplane.staff import PASSWORD, signed_in, user
 from tests.factories import WHY
 
@@ -66,3 +68,34 @@ def test_the_last_admin_keeps_their_role_and_a_superuser_their_password():
         services.renew_staff_invitation(user=root, **WHY)
     with pytest.raises(NotFound):
         services.renew_staff_invitation(user=user("", "nobody"), **WHY)
+
+
+def test_a_token_for_automation_is_issued_shown_once_and_revoked_by_its_name():
+    admin = signed_in("admin")
+    given = {"name": "ci", "role": "viewer", "reason": "nightly report"}
+    answer = admin.post("/staff/tokens/new/", given)
+    assert answer["Cache-Control"] == "no-store"
+    text = re.search(r'id="new-token">([^<]+)<', answer.content.decode())[1]
+    api = bearing(text)
+    assert api.get("/api/v1/pools/").status_code == 200
+    assert api.post("/api/v1/models/", {"name": "m"}, format="json").status_code == 403
+    page = admin.get("/staff/").content.decode()
+    assert 'id="token-ci"' in page
+    assert text not in page
+    assert "exists already" in admin.post("/staff/tokens/new/", given).content.decode()
+    assert admin.post("/staff/tokens/new/", given | {"name": "A b"}).status_code == 200
+    past = given | {"name": "old", "expires_at": "2020-01-01T00:00"}
+    assert "over already" in admin.post("/staff/tokens/new/", past).content.decode()
+    assert StaffToken.objects.count() == 1
+    path = "/staff/tokens/ci/revoke/"
+    wrong = admin.post(path, {"typed": "cd", "reason": "x"})
+    assert "Nothing was changed" in wrong.content.decode()
+    assert admin.post(path, {"typed": "ci", "reason": ""}).status_code == 400
+    assert admin.post(path, {"typed": "ci", "reason": "left"})["Location"] == "/staff/"
+    assert api.get("/api/v1/pools/").status_code == 401
+    assert admin.get(path).status_code == 404
+    verbs = AuditEvent.objects.filter(target="ci").order_by("id").values_list("verb", "reason")
+    assert list(verbs) == [("staff-token.issue", "nightly report"), ("staff-token.revoke", "left")]
+    operator = signed_in("operator")
+    assert operator.get("/staff/tokens/new/").status_code == 403
+    assert "There are no API tokens" in admin.get("/staff/").content.decode()
