@@ -24,6 +24,7 @@ from prometheus_api_client import PrometheusApiClientException, PrometheusConnec
 from urllib3.util.retry import Retry
 
 from controlplane.console import quantities
+from controlplane.domain import amounts
 from controlplane.telemetry import queries
 from controlplane.telemetry.cache import FlightCache
 from controlplane.telemetry.snapshots import NoData, Window
@@ -33,7 +34,9 @@ log = structlog.get_logger()
 DEADLINE_S = 2.0
 CIRCUIT_S = 15.0  # one reader in fifteen seconds waits for a Prometheus that hangs
 CLOCK_TTL_S = 30.0
+SKEW_LIMIT_S = 10 * 365 * 86_400.0  # further off it is no clock, and no time to ask for either
 SKEW_S = 5.0  # clocks that differ by less agree for charts in steps of 5 s and more
+ANSWER_LIMIT_BYTES = 16 * 2**20  # a chart of 300 points over a thousand series has about 9 MB
 BUSY = (500, 502, 503, 504, 429)  # the server is in trouble; other codes are about the query
 Rows = dict[str, list[float | None]]
 
@@ -44,6 +47,22 @@ class Answered:
 
     rows: Rows
     warnings: tuple[str, ...] = ()
+
+
+# What reading an answer that is none of Prometheus's may raise.
+_NO_KNOWN_FORM = (
+    TypeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
+
+
+class TooMuch(Exception):
+    """Prometheus answered with more than any chart needs."""
 
 
 class Refused(Exception):
@@ -103,11 +122,14 @@ class Prometheus:
         found = self._ask(lambda: self._client.custom_query(queries.CLOCK.promql))
         if isinstance(found, NoData):
             return found
+        now = (before + time.time()) / 2
         try:
-            told = float(found.rows[1])
+            ahead_s = float(found.rows[1]) - now
         except (TypeError, ValueError, IndexError, KeyError):
+            ahead_s = math.nan
+        if not abs(ahead_s) <= SKEW_LIMIT_S:  # nor is what is no number
             return self._failed("Prometheus answered in no known form when asked for the time.")
-        return told - (before + time.time()) / 2
+        return ahead_s
 
     def _over(self, promql: str, label: str | None, window: Window) -> Answered | NoData:
         shift_s = round(self.skew_s())
@@ -124,7 +146,7 @@ class Prometheus:
             return found
         try:
             rows = _aligned(found.rows, label, window, shift_s)
-        except (TypeError, ValueError, AttributeError, IndexError) as error:
+        except _NO_KNOWN_FORM as error:
             return self._failed("Prometheus answered in no known form.", error)
         if not rows:
             return NoData(" ".join([NO_SERIES, *found.warnings]))
@@ -146,7 +168,9 @@ class Prometheus:
                 return self._failed(reason)
             log.warning("prometheus_query_refused", status=error.status, why=str(error))
             return NoData(reason)
-        except (PrometheusApiClientException, ValueError, KeyError, TypeError) as error:
+        except TooMuch as error:
+            return self._failed(str(error))
+        except (PrometheusApiClientException, *_NO_KNOWN_FORM) as error:
             return self._failed("Prometheus answered in no known form.", error)
         except (requests.RequestException, OSError) as error:
             return self._failed(f"Prometheus is unreachable ({type(error).__name__}).", error)
@@ -169,16 +193,30 @@ def _check(response: requests.Response, *args: Any, **kwargs: Any) -> None:
 
     Raises:
         Refused: when the answer says that the query failed.
+        TooMuch: when it is longer than is read.
     """
+    _read(response)
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     told = body if isinstance(body, dict) else {}
     _warned.texts = tuple(f"Prometheus warns: {text}" for text in told.get("warnings") or ())
     if told.get("status") == "error" or not response.ok:
         why = f"{told.get('errorType', response.status_code)}: {told.get('error', 'no reason')}"
         raise Refused(response.status_code, why[:300])
+
+
+def _read(response: requests.Response) -> None:
+    """Read an answer up to the limit; `requests` alone would take whatever comes into memory."""
+    found = bytearray()
+    for piece in response.iter_content(64 * 1024):
+        found += piece
+        if len(found) > ANSWER_LIMIT_BYTES:
+            response.close()
+            limit = amounts.size(ANSWER_LIMIT_BYTES)
+            raise TooMuch(f"Prometheus answered with more than {limit}, the most that is read.")
+    response._content = bytes(found)
 
 
 def _with_warnings(call: Callable[[], Any]) -> Answered:
@@ -192,7 +230,7 @@ def _aligned(results: Any, label: str | None, window: Window, shift_s: int) -> R
     rows: Rows = {}
     for result in results:
         row = rows.setdefault(_name(result, label), [None] * window.steps)
-        for at, value in result.get("values", ()):
+        for at, value in result["values"]:
             position = times.get(round(float(at)) - shift_s)
             if position is not None:
                 row[position] = number(value)

@@ -8,9 +8,11 @@ import time
 import pytest
 
 from controlplane.telemetry import from_prometheus, payloads
-from controlplane.telemetry.prometheus import Prometheus
+from controlplane.telemetry.prometheus import ANSWER_LIMIT_BYTES, Prometheus
 from controlplane.telemetry.snapshots import NoData, SeriesSet, Window
+from tests.controlplane.staff import signed_in
 from tests.controlplane.telemetry.test_prometheus import WINDOW, values
+from tests.factories import make_pool, make_replica
 
 
 @pytest.fixture
@@ -106,3 +108,69 @@ def test_charts_that_prometheus_does_not_hold_are_not_asked_for(prometheus_serve
     for chart in ("kv", "load", "gpu", "preemptions"):
         assert from_prometheus.pool_chart(client, "chat", chart, WINDOW) is None
     assert prometheus_server.asked == []
+
+
+def success(result: object, **more: object) -> bytes:
+    return json.dumps({"status": "success", "data": {"result": result}} | more).encode()
+
+
+AT = WINDOW.times[0]
+RUBBISH = {
+    "a page of HTML": b"<!doctype html><html><body>Welcome to nginx</body></html>",
+    "nothing": b"",
+    "cut JSON": success([{"metric": {}, "values": [[AT, "1"]]}])[:-9],
+    "JSON without end": b"[" * 200_000,
+    "no UTF-8": b'{"status": "success", "data": {"result": ["\xff\xfe"]}}',
+    "a number": b"5",
+    "null": b"null",
+    "no data": b'{"status": "success"}',
+    "data null": b'{"status": "success", "data": null}',
+    "result a text": success("up"),
+    "result an object": success({"a": 1}),
+    "result numbers": success([1, 2]),
+    "no values": success([{"metric": {}}]),
+    "a single value": success([{"metric": {}, "value": [AT, "1"]}]),
+    "values null": success([{"metric": {}, "values": None}]),
+    "values of one": success([{"metric": {}, "values": [[AT]]}]),
+    "values of words": success([{"metric": {}, "values": [[AT, "many"]]}]),
+    "values of lists": success([{"metric": {}, "values": [[AT, []]]}]),
+    "no time": success([{"metric": {}, "values": [["noon", "1"]]}]),
+    "endless time": success([{"metric": {}, "values": [["inf", "1"]]}]),
+    "metric null": success([{"metric": None, "values": [[AT, "1"]]}]),
+    "warnings a number": success([], warnings=5),
+    "huge": b" " * (ANSWER_LIMIT_BYTES + 1),
+}
+
+
+def test_rubbish_is_an_error_in_words_never_no_data_and_never_a_failure(prometheus_server, caplog):
+    for name, body in RUBBISH.items():
+        prometheus_server.raw = (200, body)
+        fresh = Prometheus(prometheus_server.url, deadline_s=20)
+        fresh._clocks.get("clock", lambda: 0.0)  # only the query itself is answered so
+        answer = fresh.over("q", "code", WINDOW)
+        assert isinstance(answer, NoData), name
+        known = ("in no known form", "more than")
+        assert any(words in answer.reason for words in known), (name, answer.reason)
+        assert fresh.problem(), name
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("told", ["NaN", "+Inf", "1e300", "-1e18", "soon", None, []])
+def test_a_clock_that_is_no_time_is_an_error_and_shifts_nothing(prometheus_server, client, told):
+    prometheus_server.raw = (200, success([AT, told]))
+    assert "no known form" in client.problem()
+    assert client.skew_s() == 0.0
+    assert client.skew_note() == ""
+    assert "no known form" in client.over("q", None, WINDOW).reason
+
+
+@pytest.mark.django_db
+def test_pages_say_that_prometheus_is_at_fault(prometheus_server, settings, monkeypatch):
+    prometheus_server.raw = (200, RUBBISH["a page of HTML"])
+    settings.PROMETHEUS_URL = prometheus_server.url
+    make_replica(make_pool("chat"))
+    client = signed_in()
+    for path in ("/", "/system/", "/pools/chat/", "/pools/chat/?window=15m"):
+        page = client.get(path)
+        assert page.status_code == 200
+        assert "Prometheus answered in no known form" in page.content.decode(), path
