@@ -7,6 +7,7 @@ from controlplane.declarative.section import Section
 from controlplane.declarative.sections.adapters import ADAPTERS
 from controlplane.declarative.sections.catalog import MODELS, VERSIONS
 from controlplane.declarative.sections.fleet import NODES, POOLS, REPLICAS, SHADOWS, SPLITS
+from controlplane.declarative.sections.members import MEMBERSHIPS
 from controlplane.declarative.sections.reliability import (
     MAINTENANCE,
     SILENCES,
@@ -26,6 +27,7 @@ SECTIONS: tuple[Section, ...] = (
     REPLICAS,
     SCALING,
     TENANTS,
+    MEMBERSHIPS,
     API_KEYS,
     ADAPTERS,
     SLOS,

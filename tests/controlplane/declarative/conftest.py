@@ -50,6 +50,7 @@ def everything(db: None) -> str:
     scaling.set_policy(pool="big", executor="static", max_replicas=4, warm_spares=1, **WHY)
     tenants.create_tenant(slug="acme", name="Acme", concurrency=5, allowed_models=["org/chat"],
                           **WHY)  # fmt: skip
+    tenants.invite_member(tenant="acme", username="anna@acme.example", role="tenant_admin", **WHY)
     key = tenants.issue_key(tenant="acme", name="prod", **WHY)
     reliability.set_slo(pool="big", ttft_p99_s=1.5, owner="ml", review_on=date(2027, 1, 31), **WHY)
     now = timezone.now()

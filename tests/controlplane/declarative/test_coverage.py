@@ -10,7 +10,7 @@ from controlplane.fleet.models import Node, Pool, Replica, Shadow
 from controlplane.reliability.models import MaintenanceWindow, Silence, Slo, Webhook
 from controlplane.scaling.models import ScalingPolicy
 from controlplane.scaling.services.policies import FIELDS
-from controlplane.tenants.models import ApiKey, Tenant
+from controlplane.tenants.models import ApiKey, Membership, Tenant
 
 OWN = {"id", "created_at", "updated_at", "created_by", "version"}  # counters and times of ours
 # Model → its section, and the columns that are no configuration, or have another name there.
@@ -29,6 +29,7 @@ COLUMNS = {
         },
     ),
     Tenant: ("tenants", set()),
+    Membership: ("memberships", {"user"}),  # `username`
     ApiKey: ("api_keys", {"public_id", "last_used_at", "revoked_at"}),
     Adapter: ("adapters", {"public_id", "last_used_at", "deleted_at"}),
     Slo: ("slos", set()),
@@ -49,7 +50,7 @@ NOT_CONFIGURATION = {
     *("scaling.Override", "scaling.ScalingDecision", "scaling.ColdStart"),
     *("scaling.ScalingPolicy",),  # `scaling`: see below
     *("telemetry.RollUp", "telemetry.MemberRollUp", "telemetry.RollUpState"),
-    *("tenants.StaffProfile", "tenants.StaffToken", "tenants.Membership"),
+    *("tenants.StaffProfile", "tenants.StaffToken"),
     *("tenants.TenantToken", "tenants.LimitLedger"),
     *("usage.UsageHour", "usage.UsageCursor", "usage.RequestRecord"),
 }

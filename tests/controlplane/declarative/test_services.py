@@ -6,6 +6,7 @@ import io
 
 import pytest
 import yaml
+from django.contrib.auth.models import User
 from django.db import OperationalError
 
 from controlplane.audit.models import AuditEvent
@@ -22,7 +23,7 @@ from controlplane.fleet.models import Node, Pool, Replica, Shadow, TrafficSplit
 from controlplane.reliability.models import MaintenanceWindow, Silence, Slo, Webhook
 from controlplane.scaling.models import ScalingPolicy
 from controlplane.tenants import services as tenants
-from controlplane.tenants.models import ApiKey, Tenant
+from controlplane.tenants.models import ApiKey, Membership, Tenant
 from tests import adapters as packages
 from tests.controlplane.declarative.conftest import sha256, table_digest
 from tests.factories import WHY, make_pool, make_tenant
@@ -45,6 +46,7 @@ def wipe() -> None:
     for model in Model.objects.all():
         model.versions.all().delete()
         model.delete()
+    User.objects.filter(staff_profile=None, is_superuser=False).delete()
 
 
 def edited(text: str, change) -> str:
@@ -94,7 +96,9 @@ def test_after_a_wipe_a_file_brings_all_of_it_back_and_the_same_table(everything
     assert brought.replace("  enabled: false\n", "") == text  # the webhook, made switched off
     assert table_digest() == before
     assert ApiKey.objects.get().sha256 == sha256(everything)
-    assert {s.key: s.note for s in plan.steps if s.note}.keys() == {"node-1", "ops"}
+    notes = {s.key: s.note for s in plan.steps if s.note}
+    assert notes.keys() == {"node-1", "ops", "acme/anna@acme.example"}
+    assert "make a new invitation" in notes["acme/anna@acme.example"]
     assert apply(brought).is_empty
 
 
@@ -115,6 +119,22 @@ def test_a_change_goes_through_the_service_and_is_audited_beside_the_file(everyt
     assert Tenant.objects.get().concurrency == 7
     verbs = list(AuditEvent.objects.order_by("-id").values_list("verb", flat=True)[:2])
     assert verbs == ["configuration.apply", "tenant.update"]
+
+
+def test_a_member_is_given_another_role_taken_out_and_taken_in_again_with_their_account(everything):
+    anna = User.objects.get(username="anna@acme.example")
+    anna.set_password("only-for-tests-1")
+    anna.save()
+    text = services.export_text()
+    apply(edited(text, lambda b: b["memberships"][0].update(role="tenant_member")))
+    assert Membership.objects.get().role == "tenant_member"
+    apply(edited(text, lambda b: b.update(memberships=[])), remove=True)
+    assert not Membership.objects.exists()
+    plan = apply(text)
+    assert [s.note for s in plan.steps] == [""]  # they have a password
+    assert Membership.objects.get().user == anna
+    with pytest.raises(Invalid, match="role is one of"):
+        apply(edited(text, lambda b: b["memberships"][0].update(role="king")))
 
 
 def test_what_a_file_leaves_out_of_an_object_goes_back_to_its_default(everything):
