@@ -21,6 +21,7 @@ from controlplane.fleet.filters import PoolFilter
 from controlplane.fleet.forms import PoolForm
 from controlplane.fleet.models import Pool
 from controlplane.fleet.views import charts
+from controlplane.telemetry import recent
 
 
 class PoolList(Listing):
@@ -64,6 +65,10 @@ class PoolList(Listing):
     def rows(self, found: Any) -> list[rows.PoolRow]:
         """Add the live figures."""
         return rows.pool_rows(found, rows.reports())
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """Say why there are no figures, if there are none: it is not that nothing was measured."""
+        return super().get_context_data(problem=recent.store().problem(), **kwargs)
 
 
 class PoolPage(Page):

@@ -167,9 +167,11 @@ def test_an_unknown_chart_is_a_404(replica, url):
 
 
 def test_without_redis_pages_say_what_is_missing(replica):
-    page = signed_in().get("/pools/chat/").content.decode()
+    client = signed_in()
+    page = client.get("/pools/chat/").content.decode()
     assert "No live figures." in page
     assert "Traffic is not affected" in page
+    assert "Redis does not answer" in client.get("/pools/").content.decode()
 
 
 def test_what_agents_believe_of_a_cache_is_shown(replica, monkeypatch):
