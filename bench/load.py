@@ -8,17 +8,29 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 import uvloop
 
-from bench.machine import KEY, MODEL, Process
+from bench.machine import KEY, MODEL
 
 ANSWER_LIMIT_S = 120.0
 SAMPLE_PAUSE_S = 0.25
 WORD = b'" word"'
 DONE = b"data: [DONE]"
+
+
+class Target(Protocol):
+    """What a load is put on, as far as the kernel tells of it."""
+
+    def cpu_s(self) -> float:
+        """Give the CPU seconds used so far."""
+        ...
+
+    def memory_mib(self) -> float:
+        """Give the resident memory now."""
+        ...
 
 
 @dataclass(slots=True)
@@ -165,12 +177,12 @@ class Client(asyncio.Protocol):
             self._ended.set_result(None)
 
 
-def run(load: Load, ports: Sequence[int], process: Process | None) -> Result:
+def run(load: Load, ports: Sequence[int], process: Target | None) -> Result:
     """Put a load on a target; the connections go to its ports in turn."""
     return uvloop.run(_run(load, ports, process))
 
 
-async def _run(load: Load, ports: Sequence[int], process: Process | None) -> Result:
+async def _run(load: Load, ports: Sequence[int], process: Target | None) -> Result:
     warming = Result()
     clients = await _connected(load.connections, ports, warming)
     try:
@@ -203,7 +215,7 @@ async def _connected(count: int, ports: Sequence[int], result: Result) -> list[C
 
 
 async def _measure(
-    load: Load, clients: list[Client], process: Process | None, result: Result
+    load: Load, clients: list[Client], process: Target | None, result: Result
 ) -> None:
     sampler = asyncio.ensure_future(_sample_memory(process, result))
     before = process.cpu_s() if process is not None else 0.0
@@ -228,7 +240,7 @@ async def _within(asked: asyncio.Future[list[None]], result: Result) -> None:
         result.problems[f"unfinished after {ANSWER_LIMIT_S:.0f} s"] += 1
 
 
-async def _sample_memory(process: Process | None, result: Result) -> None:
+async def _sample_memory(process: Target | None, result: Result) -> None:
     while process is not None:
         result.memory_mib = max(result.memory_mib, process.memory_mib())
         await asyncio.sleep(SAMPLE_PAUSE_S)

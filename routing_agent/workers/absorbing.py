@@ -25,18 +25,20 @@ class Sums:
     def finished(self, message: say.Finished) -> None:
         """Count requests that ended."""
         for common, owns in message.alike:
+            prompt_tokens = cached_tokens = output_tokens = 0
             for own in owns:
-                self._finished(read(common, own))
-
-    def _finished(self, record: FinishedRequest) -> None:
-        self._metrics.request_finished(record)
-        replica = self._fleet.replicas.get(record.replica)
-        if replica is not None:
-            replica.prompt_tokens_total += record.prompt_tokens
-            replica.cached_prompt_tokens_total += record.cached_prompt_tokens
-            replica.output_tokens_total += record.output_tokens
-        if self.on_finished is not None:
-            self.on_finished(record)
+                record = read(common, own)
+                prompt_tokens += record.prompt_tokens
+                cached_tokens += record.cached_prompt_tokens
+                output_tokens += record.output_tokens
+                self._metrics.request_finished(record)
+                if self.on_finished is not None:
+                    self.on_finished(record)
+            replica = self._fleet.replicas.get(record.replica)
+            if replica is not None:
+                replica.prompt_tokens_total += prompt_tokens
+                replica.cached_prompt_tokens_total += cached_tokens
+                replica.output_tokens_total += output_tokens
 
     def counted(self, message: say.Counted) -> None:
         """Count what is not in records."""

@@ -26,8 +26,9 @@ from routing_agent.workers.memory import (
     SUPERVISOR,
     SharedMemory,
 )
+from routing_agent.workers.placed import Placed
 from routing_agent.workers.replica import Publish, SharedReplica
-from routing_agent.workers.ring import Placed, Ring
+from routing_agent.workers.ring import Ring
 from routing_agent.workers.slots import Slots, replica_key
 
 # A choice knows what others did up to so long ago, longer where there are more replicas to look at:
@@ -121,9 +122,10 @@ class SharedPool(PoolState):
             inserted = len(blocks) - placement.matching
             if self.gossip is None and not replica.hearsay.is_alone:
                 replica.hearsay.note_inserted(inserted, 0, now)
-            names = (self.slot, replica.slot, request.session)
-            counts = (inserted, placement.uncached_tokens, request.block_tokens)
-            self._bus.tell(Placed(names, counts, blocks))
+            work, size = placement.uncached_tokens, request.block_tokens
+            self._bus.tell(
+                Placed(self.slot, replica.slot, request.session, inserted, work, size, blocks)
+            )
         return placement
 
     def heard(self, replica: SharedReplica, placed: Placed, now: float) -> None:

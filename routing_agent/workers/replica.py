@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
-from typing import Final
 
 from routing_agent.core.replica import DoubtSource, Replica
 from routing_agent.wire import Endpoint, PoolSettings
@@ -18,8 +16,6 @@ from routing_agent.workers.memory import (
 )
 from routing_agent.workers.prefill import SharedPrefill, WatchedPrefill, WatchedProfile
 
-# What runs there: requests and tokens are cells beside one another.
-_LOAD: Final = Struct("2q")
 # A replica, what a request told of it, when, whether it was a trial, and whether it may open.
 Publish = Callable[[str, str, float, tuple[bool, bool]], None]
 
@@ -33,6 +29,7 @@ class SharedReplica(Replica):
     __slots__ = (
         "_bytes",
         "_claimed",
+        "_ints",
         "_memory",
         "_own",
         "_own_at",
@@ -58,12 +55,12 @@ class SharedReplica(Replica):
         super().__init__(endpoint, pool=pool, settings=settings)
         self.slot, worker = place
         self._memory = memory
-        self._bytes, self._struct = memory.bytes, memory.replica_row
+        self._ints, self._bytes, self._struct = memory.ints, memory.bytes, memory.replica_row
         row = memory.replica(self.slot)
         self._row_at = row * WORD
         # The supervisor has no cells: it sends nothing.
         self._own = -1 if worker < 0 else worker * REPLICA_CELLS  # from the beginning of the row
-        self._own_at = self._row_at + self._own * WORD
+        self._own_at = row + self._own
         self._claimed = 0
         self.own_requests = self.own_tokens = 0
         self.seen_adapters: tuple[str, ...] = ()  # that the supervisor told of last
@@ -126,8 +123,9 @@ class SharedReplica(Replica):
         super().release(tokens)
 
     def _tell(self) -> None:
-        requests = self.own_requests + self._claimed
-        _LOAD.pack_into(self._bytes, self._own_at, requests, self.own_tokens)
+        ints, at = self._ints, self._own_at
+        ints[at + REQUESTS] = self.own_requests + self._claimed
+        ints[at + TOKENS] = self.own_tokens
 
     def note_success(self, now: float, *, trial: bool) -> None:
         """Note an answer that proves the engine works."""

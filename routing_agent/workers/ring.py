@@ -7,40 +7,24 @@ newest: it is advice, and what is lost costs a choice that could have been bette
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from routing_agent.workers.memory import RING_BYTES, RING_HEAD_WORDS, WORD, SharedMemory
+from routing_agent.workers.placed import Placed
 
-# A check over what follows it (so that a torn record is told from a whole one), length with that,
-# pool, replica, session, blocks new to the replica, tokens that it computes, tokens of a block;
-# then its blocks. All lengths are whole words.
-_RECORD: Final = Struct("=QIHHQIId")
-_BODY: Final = Struct("=IHHQIId")
-_CHECK: Final = Struct("=Q")
-_CHECKED_FROM: Final = 8
-_BLOCKS_AT: Final = 40
+# Before each record: a check over it, so that a torn one is told from a whole one, and its length.
+_FRAME: Final = Struct("=QI")
+_FRAME_BYTES: Final = 12
 # In place of a check: nothing more up to the end, go on at the beginning.
 _SKIP: Final = 0xFFFFFFFFFFFFFFFF
+_SKIPPED: Final = _FRAME.pack(_SKIP, 0)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(Placed)
 MOST_BLOCKS: Final = 4096  # of one prompt: a megabyte of text
-
-
-class Placed:
-    """One prompt that a worker placed."""
-
-    __slots__ = ("block_tokens", "blocks", "inserted_blocks", "pool", "replica", "session",
-                 "work_tokens")  # fmt: skip
-
-    def __init__(
-        self, names: tuple[int, int, int], counts: tuple[int, int, float], blocks: Sequence[int]
-    ) -> None:
-        self.pool, self.replica, self.session = names  # slots, and a hash
-        self.inserted_blocks, self.work_tokens, self.block_tokens = counts
-        self.blocks = blocks
 
 
 class Ring:
@@ -58,20 +42,19 @@ class Ring:
 
     def write(self, placed: Placed) -> None:
         """Add a prompt; only the ring's own worker may."""
-        blocks = placed.blocks
-        if len(blocks) > MOST_BLOCKS:
-            blocks = blocks[:MOST_BLOCKS]
-        body = _BODY.pack(
-            _BLOCKS_AT + WORD * len(blocks), placed.pool, placed.replica, placed.session,
-            max(placed.inserted_blocks, 0), max(placed.work_tokens, 0), placed.block_tokens,
-        ) + array("Q", blocks).tobytes()  # fmt: skip
+        if len(placed.blocks) > MOST_BLOCKS:
+            placed.blocks = placed.blocks[:MOST_BLOCKS]
+        body = _ENCODER.encode(placed)
+        record = _FRAME.pack(_check(body), len(body)) + body
         place = self.at % RING_BYTES
-        if place + _CHECKED_FROM + len(body) > RING_BYTES:
-            self._put(place, _CHECK.pack(_SKIP))
-            self.at += RING_BYTES - place
+        room = RING_BYTES - place
+        if len(record) > room:
+            if room >= _FRAME_BYTES:
+                self._put(place, _SKIPPED)
+            self.at += room
             place = 0
-        self._put(place, _CHECK.pack(_check(body)) + body)
-        self.at += _CHECKED_FROM + len(body)
+        self._put(place, record)
+        self.at += len(record)
         self._ints[self._head] = self.at
 
     def _put(self, place: int, content: bytes) -> None:
@@ -109,18 +92,17 @@ class Ring:
 def _take(content: bytes, found: list[Placed]) -> bool:
     """Take records out of what lies between two places; false if they were written over."""
     at, end = 0, len(content)
-    while end - at >= _BLOCKS_AT:
-        check, length, pool, replica, session, inserted, work, block_tokens = _RECORD.unpack_from(
-            content, at
-        )
+    while end - at >= _FRAME_BYTES:
+        check, length = _FRAME.unpack_from(content, at)
         if check == _SKIP:
             break
-        if not _BLOCKS_AT <= length <= end - at:
+        at += _FRAME_BYTES
+        if length > end - at:
             return False
-        if _check(content[at + _CHECKED_FROM : at + length]) != check:
+        body = content[at : at + length]
+        if _check(body) != check:
             return False
-        blocks = array("Q", content[at + _BLOCKS_AT : at + length]).tolist()
-        found.append(Placed((pool, replica, session), (inserted, work, block_tokens), blocks))
+        found.append(_DECODER.decode(body))
         at += length
     return True
 

@@ -15,8 +15,9 @@ from routing_agent.workers.fleet import SharedFleet, SharedPool
 from routing_agent.workers.gate import SharedGate
 from routing_agent.workers.line import Places
 from routing_agent.workers.memory import RING_BYTES, SUPERVISOR, SharedMemory
+from routing_agent.workers.placed import Placed
 from routing_agent.workers.replica import SharedReplica
-from routing_agent.workers.ring import Placed, Ring
+from routing_agent.workers.ring import Ring
 from routing_agent.workers.slots import SlotGiver
 from tests.agent.control.tables import a_table
 
@@ -68,14 +69,14 @@ def test_whoever_keeps_up_reads_what_was_written_and_nobody_reads_anything_else(
         writer, reader = Ring(memory, 0), Ring(memory, 0)
         expected, found = [], []
         for session, blocks, looks in written:
-            writer.write(Placed((3, 7, session), (len(blocks), 5, 1.5), blocks))
+            writer.write(Placed(3, 7, session, len(blocks), 5, 1.5, blocks))
             expected.append((3, 7, session, len(blocks), 5, 1.5, blocks[:4096]))
             if looks:
                 found += [told(placed) for placed in reader.read()]
         found += [told(placed) for placed in reader.read()]
         if reader.lost:  # it fell behind: what it has is true, and the newest comes through again
             assert all(one in expected for one in found)
-            writer.write(Placed((1, 2, 3), (0, 0, 0.0), ()))
+            writer.write(Placed(1, 2, 3, 0, 0, 0.0, ()))
             assert [placed.session for placed in reader.read()] == [3]
         else:
             assert found == expected
@@ -90,11 +91,11 @@ def told(placed):
 
 def test_a_torn_record_is_skipped_and_counted(memory):
     writer, reader = Ring(memory, 0), Ring(memory, 0)
-    writer.write(Placed((0, 0, 1), (2, 2, 1.0), [11, 22]))
-    memory.bytes[(memory.ring(0) + 8) * 8 + 41] ^= 1
+    writer.write(Placed(0, 0, 1, 2, 2, 1.0, [11, 22]))
+    memory.bytes[(memory.ring(0) + 8) * 8 + 20] ^= 1
     assert list(reader.read()) == []
     assert reader.lost == 1
-    writer.write(Placed((0, 0, 2), (0, 0, 1.0), []))
+    writer.write(Placed(0, 0, 2, 0, 0, 1.0, []))
     assert [placed.session for placed in reader.read()] == [2]
 
 
@@ -102,7 +103,7 @@ def test_a_ring_goes_round(memory):
     writer, reader = Ring(memory, 1), Ring(memory, 1)
     blocks = list(range(4096))
     for number in range(3 * RING_BYTES // (8 * 4096)):
-        writer.write(Placed((0, 0, number), (0, 0, 1.0), blocks))
+        writer.write(Placed(0, 0, number, 0, 0, 1.0, blocks))
         assert [(one.session, one.blocks) for one in reader.read()] == [(number, blocks)]
     assert reader.lost == 0
 
