@@ -16,18 +16,14 @@ FACTS = "bootstrap.json"
 
 def prepare(plan: Plan, places: Places) -> None:
     """Bring database and static files up to date and make sure of admin and demo fleet."""
-    with step("migrate"):
-        manage(plan, places, "migrate", "--no-input", "--verbosity", "0")
-    with step("static files"):
-        manage(plan, places, "collectstatic", "--no-input", "--verbosity", "0")
-    with step("admin and demo fleet" if plan.demo else "admin and agents"):
-        facts = manage(plan, places, *bootstrap_words(plan))
+    with step("prepare control plane"):
+        facts = manage(plan, places, *prepare_words(plan))
         credentials.write_private(places.run / FACTS, json.dumps(_parsed(facts)))
 
 
-def bootstrap_words(plan: Plan) -> list[str]:
-    """Give the words of `manage.py bootstrap` for a plan."""
-    words = ["bootstrap", "--json"]
+def prepare_words(plan: Plan) -> list[str]:
+    """Give the words of `manage.py prepare` for a plan."""
+    words = ["prepare", "--json"]
     if plan.demo:
         words.append("--demo")
     for number in range(1, AGENTS + 1):
@@ -39,7 +35,7 @@ def bootstrap_words(plan: Plan) -> list[str]:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Read bootstrap's answer: the last line that is JSON."""
+    """Read its answer: the last line that is JSON."""
     for line in reversed(text.splitlines()):
         if line.startswith("{"):
             return dict(json.loads(line))

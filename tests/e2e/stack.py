@@ -20,11 +20,15 @@ import httpx
 from stack import ports
 from stack.layout import ROOT, Ports
 
+TAG = sys.implementation.cache_tag
 EPOCH = re.compile(r"^signalbox_table_epoch(?:\{[^}]*\})? (\d+)", re.MULTILINE)
 
 
 def copy_of_checkout(target: Path) -> None:
-    """Copy what git knows and what it would add, uncommitted changes included."""
+    """Copy what git knows and what it would add, uncommitted changes included.
+
+    What Python compiled of it comes along: it is valid for the same sources of the same time.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -34,6 +38,10 @@ def copy_of_checkout(target: Path) -> None:
         if source.is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target / name)
+            compiled = Path(name).parent / "__pycache__" / f"{source.stem}.{TAG}.pyc"
+            if source.suffix == ".py" and (ROOT / compiled).is_file():
+                (target / compiled).parent.mkdir(exist_ok=True)
+                shutil.copy2(ROOT / compiled, target / compiled)
 
 
 def free_port_base() -> int:
@@ -52,8 +60,12 @@ def free_port_base() -> int:
 
 
 def eventually(condition: Callable[[], Any], *, limit_s: float = 60.0) -> Any:
-    """Wait until a condition gives something true and give that; fail if it never does."""
+    """Wait until a condition gives something true and give that; fail if it never does.
+
+    It is asked less and less often: each time costs the product about as much as the test.
+    """
     deadline = time.monotonic() + limit_s
+    pause_s = 0.05
     while True:
         try:
             found = condition()
@@ -63,7 +75,8 @@ def eventually(condition: Callable[[], Any], *, limit_s: float = 60.0) -> Any:
             return found
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {limit_s:.0f} s: {condition}")
-        time.sleep(0.1)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 0.5)
 
 
 class Stack:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.staticfiles.finders import get_finder
 from django.core.management import CommandError, call_command
 
 from controlplane.audit.models import AuditEvent
@@ -156,3 +158,31 @@ def test_the_summary_also_comes_for_people():
     out = StringIO()
     call_command("bootstrap", stdout=out)
     assert "lineage: " in out.getvalue()
+
+
+def test_preparing_bootstraps_and_collects_static_files_only_when_they_changed(settings, tmp_path):
+    settings.STATIC_ROOT = tmp_path / "static"
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "one.css").write_text("a{}")
+    settings.STATICFILES_FINDERS = ["django.contrib.staticfiles.finders.FileSystemFinder"]
+    settings.STATICFILES_DIRS = [sources]
+    get_finder.cache_clear()
+    collected = settings.STATIC_ROOT / "one.css"
+
+    def prepared() -> str:
+        out = StringIO()
+        call_command("prepare", "--json", stdout=out)
+        assert json.loads(out.getvalue())["admin"]["user"] == "admin"
+        return collected.read_text()
+
+    try:
+        assert prepared() == "a{}"
+        collected.write_text("as it was left")
+        assert prepared() == "as it was left"
+        (sources / "one.css").write_text("b{ }")
+        assert prepared() == "b{ }"
+        shutil.rmtree(settings.STATIC_ROOT)
+        assert prepared() == "b{ }"
+    finally:
+        get_finder.cache_clear()
