@@ -34,7 +34,12 @@ ON_POSTGRESQL = "django_db and not one_database and not browser and not e2e"
 PAGES = ("*/test_views*.py", "*/test_area.py", "*_pages.py", "*/planning/*")
 ON_BOTH_DATABASES = ("tests/controlplane", "tests/contract")
 # Folders whose tests wait more than they compute: a pass of their own.
-WAITING = ("tests/agent", "tests/bench", "tests/commands", "tests/domain", "tests/fuzz")
+WAITING = ("tests/agent", "tests/domain")
+SIMULATION = "tests/agent/simulation"
+# What these test is outside of what coverage measures, or tested elsewhere too.
+UNMEASURED = ("tests/bench", "tests/commands", "tests/fuzz", SIMULATION)
+# Passes of folders that the main pass leaves out.
+ONCE = ("tests that mostly wait", "tests of the relay", "tests without coverage")
 COMPILED = "not interpreted and not slow"
 RELAY_TESTS = "tests/agent/proxy"
 WORKER_TESTS = "tests/agent/workers"  # their processes run what was compiled
@@ -72,7 +77,7 @@ class Suite:
         ):
             checked = beside.submit(checks)
             passes = {title: beside.submit(work) for title, work in self._passes(scratch).items()}
-            rest = self.words or [f"--ignore={folder}" for folder in WAITING]
+            rest = self.words or [f"--ignore={folder}" for folder in (*WAITING, *UNMEASURED)]
             self.run.stage("tests", partial(self._measured, rest, f"{scratch}/rest"))
             checked.result()
             for title, made in passes.items():
@@ -82,7 +87,7 @@ class Suite:
 
     def _passes(self, scratch: str) -> dict[str, Callable[[], Outcome]]:
         """Give what runs beside the main pass, the longest first."""
-        others = [*WAITING, f"--ignore={RELAY_TESTS}"]
+        others = [*WAITING, *(f"--ignore={p}" for p in (RELAY_TESTS, SIMULATION))]
         waiting = partial(self._measured, others, f"{scratch}/waiting", aside=True)
         relay = partial(self._measured, [RELAY_TESTS], f"{scratch}/relay", aside=True)
         passes: dict[str, Callable[[], Outcome]] = {
@@ -92,10 +97,11 @@ class Suite:
             "tests in browsers": partial(self._aside, *IN_BROWSERS),
             "tests on PostgreSQL": self.on_postgresql,
             "tests of the relay": relay,
+            "tests without coverage": partial(self._aside, MOST, *UNMEASURED),
             "relay compiled": self._compiled,
         }
         if self.words:  # then the main pass looks at all folders
-            for title in ("tests that mostly wait", "tests of the relay", "relay compiled"):
+            for title in (*ONCE, "relay compiled"):
                 del passes[title]
         return passes
 

@@ -35,9 +35,9 @@ QUIET = """!document.querySelector(".htmx-request") &&
 AXE = Path(__file__).parent / "vendor/axe.min.js"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")  # it ends before tests of other folders run loops of their own
 def browser() -> Iterator[Any]:
-    """One Chromium for a module's tests."""
+    """One Chromium for all tests here; each has a context of its own."""
     with chromium() as started:
         yield started
 
