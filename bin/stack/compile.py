@@ -50,8 +50,8 @@ level, *modules = sys.argv[1:]
 sys.argv[1:] = ["-q", "build_ext", "--inplace"]
 words = ["--config-file", "mypy.ini", *modules]
 extensions = mypycify(words, opt_level=level, debug_level="0", group_name="signalbox_relay")
-for extension in extensions:  # to warn of written code takes three times as long as compiling it
-    extension.extra_compile_args.append("-w")
+for extension in extensions:  # to look for what -Wall warns of takes longer than to compile
+    extension.extra_compile_args += ["-Wno-all", "-Wno-sign-compare", "-w"]
 setup(name="signalbox-relay", packages=[], ext_modules=extensions)
 """
 
