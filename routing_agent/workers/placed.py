@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -17,3 +18,7 @@ class Placed(msgspec.Struct, array_like=True, gc=False):
     work_tokens: int  # that it computes
     block_tokens: float
     blocks: Sequence[int]  # hashes
+
+
+ENCODER: Final = msgspec.msgpack.Encoder()
+DECODER: Final = msgspec.msgpack.Decoder(Placed)  # here, since this module is not compiled

@@ -10,11 +10,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-import msgspec
 from xxhash import xxh3_64_intdigest
 
 from routing_agent.workers.memory import RING_BYTES, RING_HEAD_WORDS, WORD, SharedMemory
-from routing_agent.workers.placed import Placed
+from routing_agent.workers.placed import DECODER, ENCODER, Placed
 
 # Before each record: a check over it, so that a torn one is told from a whole one, and its length.
 _FRAME: Final = Struct("=QI")
@@ -22,8 +21,6 @@ _FRAME_BYTES: Final = 12
 # In place of a check: nothing more up to the end, go on at the beginning.
 _SKIP: Final = 0xFFFFFFFFFFFFFFFF
 _SKIPPED: Final = _FRAME.pack(_SKIP, 0)
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(Placed)
 MOST_BLOCKS: Final = 4096  # of one prompt: a megabyte of text
 
 
@@ -44,7 +41,7 @@ class Ring:
         """Add a prompt; only the ring's own worker may."""
         if len(placed.blocks) > MOST_BLOCKS:
             placed.blocks = placed.blocks[:MOST_BLOCKS]
-        body = _ENCODER.encode(placed)
+        body = ENCODER.encode(placed)
         record = _FRAME.pack(_check(body), len(body)) + body
         place = self.at % RING_BYTES
         room = RING_BYTES - place
@@ -102,7 +99,7 @@ def _take(content: bytes, found: list[Placed]) -> bool:
         body = content[at : at + length]
         if _check(body) != check:
             return False
-        found.append(_DECODER.decode(body))
+        found.append(DECODER.decode(body))
         at += length
     return True
 
