@@ -36,7 +36,8 @@ class Sorting:
         try:
             orders = ordering.read(asked.get(ordering.PARAMETER, ""), names)
         except Invalid as problem:
-            return cls(names, note=f"{problem.message} It is shown in its own order.")
+            said = problem.message.partition(". It has")[0].rstrip(".")
+            return cls(names, note=f"{said}. It is shown in its own order.")
         return cls(names, orders[0] if orders else None)
 
     def rows(self, found: Sequence[Any], paths: Mapping[str, str]) -> Sequence[Any]:

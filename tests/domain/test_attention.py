@@ -81,6 +81,7 @@ def test_what_else_is_wrong_with_a_pool_makes_it_worse_never_better(counts, trou
     found = pool_health(counts, troubles)
     assert (found.code, found.reason) == (code, reason)
     assert set(found.troubles) == set(troubles)
+    assert found.rank <= pool_health(counts).rank  # 0 is the worst
 
 
 def test_a_pool_that_is_down_is_worse_than_one_that_is_degraded():
