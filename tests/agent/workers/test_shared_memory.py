@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.replica_report import report_of
+from routing_agent.metrics import FinishedRequest
 from routing_agent.wire import PoolSettings, TenantLimits
+from routing_agent.workers import messages as say
+from routing_agent.workers.counts import read, written
 from routing_agent.workers.fleet import SharedFleet, SharedPool
 from routing_agent.workers.gate import SharedGate
 from routing_agent.workers.line import Places
@@ -185,6 +189,52 @@ def test_load_prompts_and_places_are_seen_by_all_and_given_back_by_the_dead(memo
     memory.forget_worker(0, (2, 0, 1))
     theirs.look()
     assert (theirs.inflight_requests, theirs.prefill.backlog_tokens(1.0)) == (1, 0.0)
+
+
+def test_what_others_do_is_looked_at_once_in_a_while_but_nobody_waits_for_room_that_there_is(
+    memory,
+):
+    supervisor, one, other, _ = fleets(memory, max_concurrency_per_replica=1)
+    request = RouteRequest(10, 7, prompt_tokens=100, blocks=[1], block_tokens=60.0)
+    mine, theirs = one.pools["chat"], other.pools["chat"]
+    first = mine.choose(request, now=1.0, chance=CHANCE).replica
+    first.begin(10, 1.0)
+    mine.note_placed(request, first, now=1.0)
+    last = mine.choose(request, now=1.0, chance=CHANCE).replica
+    last.begin(10, 1.0)
+    assert theirs.choose(request, now=1.0, chance=CHANCE).is_full
+    last.release(10)
+    found = theirs.choose(request, now=1.0001, chance=CHANCE)  # by new figures, before their time
+    assert found.replica.id == last.id
+    assert not theirs.look(1.0002)
+    assert theirs.look(1.1)
+    # A session that goes elsewhere is told as moved by who moved it, once.
+    mine.note_placed(request, last, now=1.2)
+    supervisor.bus.watch(1.2)
+    assert theirs.look(1.3)
+    assert theirs.sessions.moved_total == 1
+    assert (other.take_moves(), one.take_moves(), one.take_moves()) == ({}, {"chat": 1}, {})
+    assert supervisor.pools["chat"].sessions.moved_total == 0  # it is told of it
+
+
+@given(st.lists(st.tuples(st.sampled_from(("a", "b")), st.integers(0, 9), st.booleans())))
+def test_finished_requests_arrive_as_they_were(made):
+    records = []
+    for number, (tenant, tokens, has_begun) in enumerate(made):
+        one = FinishedRequest(f"id-{number}", tenant=tenant, status=200, at=1.5 * number)
+        one.pool, one.replica, one.stream = "chat", f"r{tokens % 2}", has_begun
+        one.prompt_tokens, one.e2e_s = tokens, 0.5
+        one.ttft_s = 0.25 if has_begun else None
+        records.append(one)
+    sent = msgspec.msgpack.encode(say.Finished(written(records)))
+    alike = msgspec.msgpack.decode(sent, type=say.Finished).alike
+    found = [read(common, own) for common, owns in alike for own in owns]
+    assert sorted(map(fields_of, found)) == sorted(map(fields_of, records))
+
+
+def fields_of(record):
+    names = [n for n in dir(FinishedRequest) if not n.startswith("_")]
+    return [repr(getattr(record, name)) for name in ("request_id", "tenant", "at", *names)]
 
 
 def test_a_breaker_counts_what_requests_of_all_processes_met(memory):
