@@ -138,6 +138,43 @@ def test_limits_are_those_of_all_processes_and_follow_the_table(memory):
     assert gates[1].admit(1, 24.0).admitted
 
 
+steps = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(("admit", "admit", "release", "settle"))),
+    min_size=50, max_size=300,
+)  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps, st.sampled_from((1, 5, 90, 200)), st.sampled_from((None, 150, 400)))
+def test_places_taken_along_never_pass_a_limit_and_leave_none_over(steps, places, requests):
+    memory = SharedMemory.create(3)
+    try:
+        limits = TenantLimits(concurrency=places, requests_per_minute=requests)
+        SharedGate(limits, 0.0, memory, 0, SUPERVISOR)
+        gates = [SharedGate(limits, 0.0, memory, 0, number) for number in range(3)]
+        running, admitted = [0, 0, 0], 0
+        for number, step in steps:
+            if step == "admit" and gates[number].admit(10, 0.0).admitted:
+                running[number] += 1
+                admitted += 1
+            elif step == "release" and running[number]:
+                gates[number].release(charged=10, used=10)
+                running[number] -= 1
+            elif step == "settle":
+                gates[number].settle()
+            assert sum(running) <= places
+            assert admitted <= (requests or admitted)
+        for gate in gates:
+            gate.settle()
+        more = 0
+        while gates[0].admit(10, 0.0).admitted:
+            more += 1
+        left = places - sum(running)
+        assert more == (left if requests is None else min(left, requests - admitted))
+    finally:
+        memory.close()
+
+
 def test_what_a_lease_call_brought_is_kept_for_who_waited(memory):
     limits = TenantLimits(concurrency=9, leased=True)
     master = SharedGate(limits, 0.0, memory, 0, SUPERVISOR)
