@@ -14,7 +14,10 @@ from tests.e2e.stack import Stack, copy_of_checkout
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell a story in its order, whatever the order of the others."""
+    """Tell a story in its order, whatever the order of the others; what stops all comes last."""
+    stopping = [item for item in items if item.get_closest_marker("stops_all")]
+    stopping.sort(key=lambda item: (str(item.path), item.location[1] or 0))
+    items[:] = [item for item in items if item not in stopping] + stopping
     chapters = [item for item in items if item.get_closest_marker("story")]
     chapters.sort(key=lambda item: (str(item.path), item.location[1] or 0))
     told = iter(chapters)
