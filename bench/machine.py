@@ -63,6 +63,11 @@ class Process:
         return "It said: " + " | ".join(lines[-4:])[-600:] if lines else "It said nothing."
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         """Whether it still runs."""
         return self._process.poll() is None

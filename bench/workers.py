@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import sys
 import tempfile
@@ -72,7 +73,21 @@ def started(options: argparse.Namespace, folder: Path) -> Iterator[list[Agents]]
             agents.append(Agents(processes, workers))
         for process in (*running, *(one for group in agents for one in group.processes)):
             process.await_port(60.0)
+        for group in agents:
+            if group.workers > 1:
+                weigh(group.processes[0], group.workers)
         yield agents
+
+
+def weigh(agent: Process, workers: int) -> None:
+    """Let an agent of several processes have the share of busy cores that as many agents have.
+
+    Linux gives each session one share (autogroup), and an agent is one session here. A nice of -3
+    doubles it. Where there are no such groups, or this may not be changed, nothing happens.
+    """
+    place = Path(f"/proc/{agent.pid}/autogroup")
+    with contextlib.suppress(OSError):
+        place.write_text(str(-round(3 * math.log2(workers))))
 
 
 def measured(asked: load.Load, agents: Agents) -> dict[str, float]:
