@@ -36,6 +36,11 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 OTHERS_BYTES: Final = 17 * 1024 * 1024
 # Of a body in the temporary folder: as the server takes it, and its files as they are parsed.
 COPIES: Final = 2
+# Django takes a body of unknown length for an empty one, and forms would say that fields lack.
+NO_LENGTH: Final = (
+    "The body was sent in chunks, without its length, and none of it was read. Send it with a"
+    " `Content-Length` (curl does with `-F` and `--data-binary @FILE`, not with `-T -`)."
+)
 OVERHEAD_BYTES: Final = 2 * 1024 * 1024  # fields and boundaries of a form
 _UPLOADS: Final = re.compile(r"(?:/api/v1/adapters/?|(?:/t/[a-z0-9-]{1,63})?/adapters/upload/)\Z")
 
@@ -50,6 +55,8 @@ class BodyLimit:
         """Refuse what is too long or comes from nobody; count the rest as it is read."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        if any(name == b"transfer-encoding" for name, _ in scope["headers"]):
+            return await _refuse(send, 411, "length_required", NO_LENGTH)
         is_upload = scope["method"] == "POST" and bool(_UPLOADS.match(scope["path"]))
         limit = settings.ADAPTER_LIMIT_BYTES + OVERHEAD_BYTES if is_upload else OTHERS_BYTES
         if _declared(scope) > limit:
@@ -98,7 +105,7 @@ def _declared(scope: Message) -> int:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             return int(value[:19])
-    return 0  # sent in chunks: counted as they come
+    return 0  # no body, or one that ends with the connection: counted as it comes
 
 
 def _counted(receive: Receive, limit: int) -> Receive:

@@ -83,6 +83,15 @@ async def test_a_body_that_does_not_say_is_cut_off_at_the_limit():
     assert rig.read <= OTHERS_BYTES
 
 
+async def test_a_body_in_chunks_is_asked_for_with_its_length():
+    """It counted as empty: 400 for lacking fields that were sent."""
+    for path in (UPLOAD, "/api/v1/pools/", "/configuration/"):
+        rig = Rig()
+        assert await rig.call(path, **{"transfer-encoding": "chunked"}) == 411
+        assert rig.read == 0
+        assert "Content-Length" in json.loads(rig.answers[1]["body"])["error"]["message"]
+
+
 async def test_an_upload_of_nobody_is_not_read():
     for headers in ({}, {"authorization": "Bearer sbt-wrong"}, {"authorization": "Bearer stt-x"},
                     {"cookie": "sessionid=nothing"}, {"authorization": "Basic x"}):  # fmt: skip
