@@ -96,9 +96,9 @@ class Suite:
             "stories": partial(self._aside, *STORIES),
             "tests in browsers": partial(self._aside, *IN_BROWSERS),
             "tests on PostgreSQL": self.on_postgresql,
+            "relay compiled": self._compiled,
             "tests of the relay": relay,
             "tests without coverage": partial(self._aside, MOST, *UNMEASURED),
-            "relay compiled": self._compiled,
         }
         if self.words:  # then the main pass looks at all folders
             for title in (*ONCE, "relay compiled"):
