@@ -150,6 +150,22 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def simulated_engines(
+    stack: contextlib.ExitStack, folder: Path, count: int, *options: str
+) -> list[Process]:
+    """Start simulated engines of one kind and wait for them; they end with the stack."""
+    engines = []
+    for port in free_ports(count):
+        words = ["simulate-engine", "--port", str(port), "--model", MODEL, *options]
+        command = [sys.executable, "-m", "routing_agent", *words, "--keep-alive-timeout", "600"]
+        engine = Process(f"engine-{port}", command, port, folder)
+        stack.callback(engine.stop)
+        engines.append(engine)
+    for engine in engines:
+        engine.await_port()
+    return engines
+
+
 def progress(text: str) -> None:
     """Show on standard error what is being measured."""
     end = "\r" if sys.stderr.isatty() else "\n"

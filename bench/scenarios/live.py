@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 import tempfile
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from bench.live.prompts import PromptWriter, TextSize
 from bench.live.records import Record
 from bench.live.schedule import Planned
 from bench.live.sending import Caller, Progress, Sender
-from bench.machine import KEY, MODEL, BenchError, Process, free_ports
+from bench.machine import KEY, MODEL, BenchError, Process, simulated_engines
 from bench.peers import Peer, ours, start_peer
 from bench.scenarios.figures import Part, Told, told
 from bench.scenarios.plans import KV_BLOCKS, RATE, Course, Scenario, Times
@@ -114,19 +113,11 @@ def replayed_beside(
 def _start(
     stack: contextlib.ExitStack, scratch: Path, course: Course, policy: str, speed: float
 ) -> LiveFleet:
-    engines = []
-    for port in free_ports(course.replicas):
-        command = [
-            sys.executable, "-m", "routing_agent", "simulate-engine", "--port", str(port),
-            "--model", MODEL, "--prefill-rate", str(RATE * speed), "--kv-blocks", str(KV_BLOCKS),
-            "--block-tokens", str(BLOCK_TOKENS), "--decode-step-ms", "1",
-            "--keep-alive-timeout", "600",
-        ]  # fmt: skip
-        engine = Process(f"engine-{port}", command, port, scratch)
-        stack.callback(engine.stop)
-        engines.append(engine)
-    for engine in engines:
-        engine.await_port()
+    engines = simulated_engines(
+        stack, scratch, course.replicas,
+        "--prefill-rate", str(RATE * speed), "--kv-blocks", str(KV_BLOCKS),
+        "--block-tokens", str(BLOCK_TOKENS), "--decode-step-ms", "1",
+    )  # fmt: skip
     serving = str(course.serving or course.replicas)
     names = ["agent", "fresh-agent"] if _is_seen_anew(course) else ["agent"]
     peers = [Peer(name, ours("--policy", policy, "--serving", serving)) for name in names]

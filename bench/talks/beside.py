@@ -12,14 +12,14 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import uvloop
 
-from bench.machine import ENGINES, MODEL, Process, free_ports, progress
+from bench.machine import ENGINES, Process, progress, simulated_engines
 from bench.peers import Absent, Peer, nginx, ours_compiled, sglang, start_peer, vllm
 from bench.talks.figures import Row, computed, max_mean_over_time, seen
 from bench.talks.people import Crowd, Heard, hold
@@ -91,26 +91,14 @@ def _one(setting: Setting, peer: Peer) -> Row:
         contextlib.ExitStack() as stack,
     ):
         folder = Path(scratch)
-        ports = list(_engines(setting, stack, folder))
+        engines = simulated_engines(
+            stack, folder, ENGINES,
+            "--prefill-rate", str(setting.prefill_rate), "--kv-blocks", str(setting.kv_blocks),
+            "--decode-step-ms", str(setting.decode_step_ms),
+        )  # fmt: skip
+        ports = [engine.port for engine in engines]
         router = start_peer(stack, peer, folder, ports)
         return uvloop.run(_talk(setting, peer, router, ports))
-
-
-def _engines(setting: Setting, stack: contextlib.ExitStack, folder: Path) -> Iterator[int]:
-    engines = []
-    for port in free_ports(ENGINES):
-        command = [
-            sys.executable, "-m", "routing_agent", "simulate-engine", "--port", str(port),
-            "--model", MODEL, "--prefill-rate", str(setting.prefill_rate),
-            "--kv-blocks", str(setting.kv_blocks), "--keep-alive-timeout", "600",
-            "--decode-step-ms", str(setting.decode_step_ms),
-        ]  # fmt: skip
-        engine = Process(f"engine-{port}", command, port, folder)
-        stack.callback(engine.stop)
-        engines.append(engine)
-    for engine in engines:
-        engine.await_port()
-        yield engine.port
 
 
 async def _talk(setting: Setting, peer: Peer, router: Process, ports: list[int]) -> Row:

@@ -150,8 +150,8 @@ class StaffForm(forms.Form):
     reason = forms.CharField(max_length=300, label="Reason (goes into the audit log)")
 
 
-class StaffTokenForm(forms.Form):
-    """What a new API token needs."""
+class StaffTokenForm(IssueKeyForm):
+    """What a new API token needs: what a key does, and a role."""
 
     name = forms.CharField(
         max_length=63,
@@ -161,13 +161,7 @@ class StaffTokenForm(forms.Form):
     role = forms.ChoiceField(
         choices=Role.choices, label="Role", help_text="The least that does: viewers only look."
     )
-    expires_at = forms.DateTimeField(
-        required=False,
-        label="Expires (UTC)",
-        help_text="Empty: never.",
-        widget=forms.DateTimeInput({"type": "datetime-local"}),
-    )
-    reason = forms.CharField(max_length=300, label="Reason (goes into the audit log)")
+    field_order = ("name", "role", "expires_at", "reason")
 
 
 def shown(name: str, value: Any) -> str:
