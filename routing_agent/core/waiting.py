@@ -110,6 +110,9 @@ class WaitingLine(Generic[T]):
                 return item
         return None
 
+    def turns_over(self) -> None:
+        """Note that whose turn came is in, or has come back by `ready`."""
+
     def _pop(self, priority: int, tenant: str) -> int:
         tenants = self._ready[priority]
         _, ticket = heappop(tenants[tenant])

@@ -336,6 +336,7 @@ class Proxy:
                 full.add(waiting.adapter)
         for waiting in passed:
             waiting.keep_place(line)
+        line.turns_over()
 
     def _cut_overdue(self, now: float) -> None:
         """End what still runs on a replica whose drain limit has passed."""

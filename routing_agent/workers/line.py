@@ -81,15 +81,17 @@ class Places:
             self._memory.unlock(self._lock)
 
     def tell(self, waiting: int, head: tuple[int, float, float] | None) -> None:
-        """Tell how many wait here, and what decides about the first of them."""
+        """Tell how many have a place here, and what decides about the first that is ready."""
         ints, own = self._ints, self._own
         if head is not None:
             priority, counter, come_at = head
             ints[own + PRIORITY] = priority
             ints[own + COUNTER] = int(counter)
-            ints[own + COME_AT] = int(come_at * _MICROSECONDS)
-        elif not waiting:
-            ints[own + OLDEST_AT] = 0
+            ints[own + COME_AT] = max(int(come_at * _MICROSECONDS), 1)
+        else:
+            ints[own + COME_AT] = 0
+            if not waiting:
+                ints[own + OLDEST_AT] = 0
         ints[own + WAITING] = waiting
 
     def first(self) -> int | None:
@@ -101,7 +103,7 @@ class Places:
         found: int | None = None
         for worker in range(self._memory.workers):
             at = worker * POOL_CELLS
-            if row[at + WAITING]:
+            if row[at + WAITING] and row[at + COME_AT]:
                 head = (row[at + PRIORITY], row[at + COUNTER], row[at + COME_AT])
                 if best is None or head < best or (head == best and worker == self._worker):
                     best, found = head, worker
@@ -109,13 +111,14 @@ class Places:
 
 
 class SharedLine(WaitingLine[T]):
-    """The requests of this process that wait."""
+    """The requests of this process that wait; the place of one whose turn is tried stays taken."""
 
-    __slots__ = ("_places",)
+    __slots__ = ("_in_turn", "_places")
 
     def __init__(self, shares: FairShares, places: Places) -> None:
         super().__init__(shares)
         self._places = places
+        self._in_turn = 0
 
     def hold(self, item: T) -> int:
         """Take a place whose turn cannot come yet; give its ticket."""
@@ -126,6 +129,8 @@ class SharedLine(WaitingLine[T]):
     def ready(self, item: T, wants: Wants, *, ticket: int, returns: bool = False) -> None:
         """Wait for a turn from now on."""
         super().ready(item, wants, ticket=ticket, returns=returns)
+        if returns:
+            self._in_turn -= 1
         self._tell()
 
     def leave(self, ticket: int) -> bool:
@@ -137,8 +142,15 @@ class SharedLine(WaitingLine[T]):
     def next(self) -> T | None:
         """Take the one whose turn it is out of the line."""
         item = super().next()
+        if item is not None:
+            self._in_turn += 1
         self._tell()
         return item
+
+    def turns_over(self) -> None:
+        """Free the places of those that came in."""
+        self._in_turn = 0
+        self._tell()
 
     def _tell(self) -> None:
         head = None
@@ -148,4 +160,4 @@ class SharedLine(WaitingLine[T]):
             head = min(
                 (priority, self.shares.counter(name), heap[0][0]) for name, heap in tenants.items()
             )
-        self._places.tell(len(self), head)
+        self._places.tell(len(self) + self._in_turn, head)

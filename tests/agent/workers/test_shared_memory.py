@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from routing_agent.core.fairness import FairShares
 from routing_agent.core.policy import RouteRequest
 from routing_agent.core.replica_report import report_of
+from routing_agent.core.waiting import Wants
 from routing_agent.metrics import FinishedRequest
 from routing_agent.wire import PoolSettings, TenantLimits
 from routing_agent.workers import messages as say
 from routing_agent.workers.counts import read, written
 from routing_agent.workers.fleet import SharedFleet, SharedPool
 from routing_agent.workers.gate import SharedGate
-from routing_agent.workers.line import Places
+from routing_agent.workers.line import Places, SharedLine
 from routing_agent.workers.memory import RING_BYTES, SUPERVISOR, SharedMemory
 from routing_agent.workers.placed import Placed
 from routing_agent.workers.replica import SharedReplica
@@ -313,6 +315,25 @@ def test_a_queue_has_one_limit_and_room_goes_to_who_comes_first(memory):
     assert places[2].take(0, 2)
     places[2].tell(1, (0, 99.0, 9.0))
     assert places[0].first() == 2  # more urgent
+    places[2].tell(1, None)
+    assert places[0].first() == 0  # a place that is only held has no turn yet
+
+
+def test_who_finds_no_room_in_their_turn_never_lost_their_place(memory):
+    places = [Places(memory, 0, number) for number in range(2)]
+    line: SharedLine[str] = SharedLine(FairShares(), places[0])
+    wants = Wants(0, 1.0)
+    for waiting, name in enumerate(("first", "second")):
+        assert places[0].take(waiting, 2)
+        line.join(name, wants)
+    assert line.next() == "first"
+    assert not places[1].take(0, 2)  # it is tried at this moment
+    line.ready("first", wants, ticket=0, returns=True)
+    line.turns_over()
+    assert not places[1].take(0, 2)
+    assert line.next() == "first"  # and there is room for it now
+    line.turns_over()
+    assert places[1].take(0, 2)
 
 
 def test_slots_are_given_again_when_nothing_of_the_old_runs(memory):
