@@ -94,6 +94,7 @@ class Listing(Page):
             page=page.get_page(self.request.GET.get("page")),
             is_filtered=self._is_filtered(chosen),
             sorting=sorting,
+            has_csv=bool(self.csv_columns),
             **kwargs,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -12,6 +13,7 @@ from django.utils import timezone
 from controlplane.audit.selectors import fleet_revision
 from controlplane.audit.services import Actor
 from controlplane.console import actions
+from controlplane.console.listing import Sorting
 from controlplane.console.mixins import Action, Page, RoleRequired, back_to, in_dialog, requested
 from controlplane.domain.errors import Invalid
 from controlplane.fleet import selectors as fleet
@@ -21,6 +23,21 @@ from controlplane.scaling.forms import OverrideForm, PolicyForm
 from controlplane.scaling.models import ScalingPolicy
 
 DECISIONS_SHOWN = 50
+DECISION_SORTS = {
+    "at": "at",
+    "last_at": "last_at",
+    "pool": "pool__slug",
+    "wanted": "wanted",
+    "raw": "raw",
+}
+
+
+def decisions_shown(request: HttpRequest, pool: str | None = None) -> dict[str, Any]:
+    """Give a page of decisions, of all pools or one, in the order that the address asks for."""
+    sorting = Sorting.of(request.GET, DECISION_SORTS)
+    found = sorting.queryset(selectors.decisions(pool=pool), DECISION_SORTS)
+    page = Paginator(found, DECISIONS_SHOWN).get_page(request.GET.get("page"))
+    return {"sorting": sorting, "page": page}
 
 
 class ScalingList(Page):
@@ -37,8 +54,8 @@ class ScalingList(Page):
         found = list(selectors.policies())
         return super().get_context_data(**kwargs) | {
             "rows": rows.scaling_rows(found, timezone.now()),
-            "decisions": selectors.decisions()[:DECISIONS_SHOWN],
             "without": Pool.objects.filter(scaling_policy=None).order_by("slug"),
+            **decisions_shown(self.request),
         }
 
 
@@ -66,9 +83,9 @@ class ScalingPage(Page):
             row = rows.scaling_row(policy, timezone.now())
             context |= {
                 "row": row,
-                "decisions": selectors.decisions(pool=slug)[:DECISIONS_SHOWN],
                 "cold_starts": rows.cold_starts_of(row),
                 "lines": policy_lines(policy),
+                **decisions_shown(self.request, slug),
             }
         return super().get_context_data(**kwargs) | context
 

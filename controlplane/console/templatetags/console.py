@@ -170,7 +170,7 @@ def head(context: Any, name: str, label: str, unit: str = "", *, num: bool = Fal
     if sorting is None or name not in sorting.known:
         return format_html('<th scope="col"{}>{}{}</th>', tone, label, below)
     now = sorting.order if sorting.order and sorting.order.name == name else None
-    kind = "number" if num else "time" if name == "at" or name.endswith("_at") else "text"
+    kind = "number" if num else "time" if name in _TIMES or name.endswith("_at") else "text"
     high = kind != "text"  # what comes first at the first click
     steps = [None, Order(name, high), Order(name, not high)]
     following = steps[(steps.index(now) + 1) % len(steps)]
@@ -186,6 +186,7 @@ def head(context: Any, name: str, label: str, unit: str = "", *, num: bool = Fal
     )
 
 
+_TIMES = {"at", "since"}
 _FIRST = {  # what comes first, rising and falling
     "number": ("smallest first", "largest first"),
     "time": ("oldest first", "newest first"),

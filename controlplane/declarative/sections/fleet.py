@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django.db.models import QuerySet
+
 from controlplane.catalog.models import Model
 from controlplane.declarative.section import Entry, Section, Who
 from controlplane.domain.errors import Conflict
@@ -162,23 +164,40 @@ class ReplicaEntry(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True)
     KEY: ClassVar[tuple[str, ...]] = ("id",)
 
 
-def _replicas() -> list[ReplicaEntry]:
-    rows = Replica.objects.select_related("pool", "node").filter(executor=Replica.Executor.STATIC)
+def _replica(row: Replica) -> ReplicaEntry:
     named = ("url", "engine", "served_model", "gpu_indices", "weight")
-    return [
-        ReplicaEntry(
-            id=row.public_id,
-            pool=row.pool.slug,
-            node=row.node.name if row.node else None,
-            has_credential=bool(row.credential),
-            **{name: getattr(row, name) for name in named},
-        )
-        for row in rows.exclude(state=State.STOPPED)
-    ]
+    return ReplicaEntry(
+        id=row.public_id,
+        pool=row.pool.slug,
+        node=row.node.name if row.node else None,
+        has_credential=bool(row.credential),
+        **{name: getattr(row, name) for name in named},
+    )
+
+
+def _static() -> QuerySet[Replica]:
+    rows = Replica.objects.select_related("pool", "node")
+    return rows.filter(executor=Replica.Executor.STATIC)
+
+
+def _replicas() -> list[ReplicaEntry]:
+    return [_replica(row) for row in _static().exclude(state=State.STOPPED)]
+
+
+def _stopped(entry: ReplicaEntry) -> Replica | None:
+    """Give the drained replica that a file brings back under its id."""
+    return _static().filter(public_id=entry.id, state=State.STOPPED).first()
 
 
 def _create_replica(entry: ReplicaEntry, who: Who) -> None:
-    services.register_replica(replica_id=entry.id, **entry.fields("id", "has_credential"), **who)
+    row = _stopped(entry)
+    if row is None:
+        fields = entry.fields("id", "has_credential")
+        services.register_replica(replica_id=entry.id, **fields, **who)
+        return
+    services.restore_replica(replica_id=entry.id, **who)
+    if _replica(row) != entry:
+        _update_replica(_replica(row), entry, who)
 
 
 def _update_replica(old: ReplicaEntry, entry: ReplicaEntry, who: Who) -> None:
@@ -199,6 +218,9 @@ def _update_replica(old: ReplicaEntry, entry: ReplicaEntry, who: Who) -> None:
 
 
 def _missing(entry: ReplicaEntry) -> str:
+    row = _stopped(entry)
+    if row is not None and bool(row.credential) >= entry.has_credential:
+        return "It was drained and has stopped: it is taken back, as loading."
     if entry.has_credential:
         return "Its engine's credential is in no file: set it by API, until then it is not usable."
     return ""

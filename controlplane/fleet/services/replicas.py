@@ -73,6 +73,10 @@ def register_replica(
         **columns,
     )
     _check_gpus(replica)
+    if Replica.objects.filter(public_id=replica.public_id).exists():
+        raise Conflict(
+            f"There is a replica {replica.public_id} already.", code="exists", field="id"
+        )
     create(replica, _taken(replica.url), "url")
     take_step(replica, Event.START, actor=actor, reason=reason or "registered")
     record(

@@ -129,6 +129,7 @@ class AlertViewSet(ReadMixin, ServiceViewSet):
     queryset = Alert.objects.none()
     serializer_class = AlertSerializer
     filterset_class = AlertFilter
+    ordering_more = ("title",)
 
     def get_queryset(self) -> QuerySet[Alert]:
         """Give all alerts, those that fire first."""

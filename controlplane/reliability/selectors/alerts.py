@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Case, IntegerField, QuerySet, Value, When
+from django.db.models import Case, CharField, F, IntegerField, QuerySet, Value, When
 from django.utils import timezone
 
 from controlplane.domain.alert_rules import BY_NAME, GRAVER, RULES, Rule, Severity
@@ -26,7 +26,10 @@ LATE: Final = timedelta(seconds=40)  # four looks missed: what is shown is of th
 
 
 def alerts() -> QuerySet[Alert]:
-    """Give all alerts: firing ones first, critical before warning, the oldest first."""
+    """Give all alerts: firing ones first, critical before warning, the oldest first.
+
+    `title` is the rule in words, so that lists can be sorted by what they show.
+    """
     rank = Case(
         When(state=State.FIRING, severity=Severity.CRITICAL, then=Value(0)),
         When(state=State.FIRING, then=Value(1)),
@@ -34,7 +37,14 @@ def alerts() -> QuerySet[Alert]:
         default=Value(3),
         output_field=IntegerField(),
     )
-    return Alert.objects.annotate(rank=rank).order_by("rank", "-resolved_at", "since", "id")
+    title = Case(
+        *(When(rule=rule.name, then=Value(rule.title)) for rule in RULES),
+        default=F("rule"),
+        output_field=CharField(),
+    )
+    return Alert.objects.annotate(rank=rank, title=title).order_by(
+        "rank", "-resolved_at", "since", "id"
+    )
 
 
 def alert(pk: int) -> Alert:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -13,6 +14,7 @@ from django.utils import timezone
 from controlplane.audit.asking import Asking
 from controlplane.audit.services import Actor
 from controlplane.console import actions
+from controlplane.console.listing import Sorting
 from controlplane.console.mixins import Action, Page, back_to, in_dialog, requested
 from controlplane.domain.alert_rules import BY_NAME, Rule, outranked
 from controlplane.domain.alerts import State, amount, is_stale, silence_of
@@ -24,6 +26,9 @@ from controlplane.reliability.outbound import origin
 from controlplane.reliability.selectors.alerts import LATE
 
 OVER_SHOWN = 20
+SORTS = {
+    name: name for name in ("severity", "title", "subject", "since", "fired_at", "resolved_at")
+}
 DELIVERIES_SHOWN = 15
 
 
@@ -63,7 +68,10 @@ def target_of(alert: Alert) -> str:
 
 
 class AlertPage(Page):
-    """Firing first, then pending; rules with what they lack; silences; webhooks."""
+    """Firing first, then pending; rules with what they lack; silences; webhooks.
+
+    An order that is asked for holds within each of the lists of alerts.
+    """
 
     template_name = "reliability/alerts.html"
     fragment_name = "reliability/_alerts.html"
@@ -74,8 +82,11 @@ class AlertPage(Page):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """Gather alerts, rules, silences and messages."""
         silences = selectors.active_silences()
-        found = list(selectors.alerts().exclude(state=State.RESOLVED)[:200])
-        over = list(selectors.alerts().filter(state=State.RESOLVED)[:OVER_SHOWN])
+        sorting = Sorting.of(self.request.GET, SORTS)
+        every = sorting.queryset(selectors.alerts(), SORTS)
+        found = list(every.exclude(state=State.RESOLVED)[:200])
+        over = Paginator(every.filter(state=State.RESOLVED), OVER_SHOWN)
+        page = over.get_page(self.request.GET.get("page"))
         judged_at, rules = selectors.rule_lines()
         now = timezone.now()
         now_firing = [a for a in found if a.state == State.FIRING]
@@ -83,7 +94,9 @@ class AlertPage(Page):
         return super().get_context_data(
             firing=[e for e in lines if e["alert"].state == State.FIRING],
             pending=[e for e in lines if e["alert"].state == State.PENDING],
-            over=[line(a, []) for a in over],
+            sorting=sorting,
+            page=page,
+            over=[line(a, []) for a in page],
             silences=silences,
             rules=[_rule(r) for r in rules],
             judged_at=judged_at,

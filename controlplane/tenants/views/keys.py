@@ -12,13 +12,14 @@ from django.urls import reverse
 from controlplane.audit.selectors import fleet_revision
 from controlplane.audit.services import Actor
 from controlplane.console import actions
+from controlplane.console.listing import Sorting
 from controlplane.console.mixins import RoleRequired, back_to, in_dialog, requested
 from controlplane.domain.errors import NotFound, ProblemError
 from controlplane.tenants import selectors, services
 from controlplane.tenants.forms import IssueKeyForm, RotateKeyForm
 from controlplane.tenants.models import ApiKey, Tenant, TenantRole
 from controlplane.tenants.views.area import AreaPage, AreaRequired
-from controlplane.tenants.views.pages import keys_with_status
+from controlplane.tenants.views.pages import KEY_SORTS, keys_with_status
 
 
 class KeyAction(RoleRequired):
@@ -202,9 +203,11 @@ class AreaKeys(AreaPage):
     title = "Keys"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Gather the keys, those that work first."""
+        """Gather the keys, those that work first unless sorted."""
         slug = self.area.tenant.slug
+        sorting = Sorting.of(self.request.GET, KEY_SORTS)
         return super().get_context_data(**kwargs) | {
             "api_path": f"/api/v1/api-keys/?tenant={slug}",
-            "keys": keys_with_status(slug),
+            "sorting": sorting,
+            "keys": keys_with_status(slug, sorting),
         }

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from controlplane.console import preferences
 from controlplane.console.charts import Chart
-from controlplane.console.listing import Listing
+from controlplane.console.listing import Listing, Sorting
 from controlplane.console.mixins import Page
 from controlplane.tenants import selectors
 from controlplane.tenants.filters import TenantFilter
@@ -19,6 +19,10 @@ from controlplane.tenants.models import ApiKey
 from routing_agent.wire import LEASE_S
 
 ENDING_SOON = timedelta(days=7)
+KEY_SORTS = {
+    name: name
+    for name in ("name", "prefix", "last_used_at", "created_at", "created_by", "expires_at")
+}
 TENANT_CHARTS = {"requests": "Requests by outcome", "tenant-tokens": "Tokens"}
 
 
@@ -67,13 +71,15 @@ class TenantPage(Page):
     nav_name = "tenants"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Gather the tenant and its keys, those that work first."""
+        """Gather the tenant and its keys, those that work first unless sorted."""
         tenant = selectors.tenant(kwargs["slug"])
+        sorting = Sorting.of(self.request.GET, KEY_SORTS)
         return super().get_context_data(**kwargs) | {
             "title": tenant.name,
             "api_path": f"/api/v1/tenants/{tenant.slug}/",
             "tenant": tenant,
-            "keys": keys_with_status(tenant.slug),
+            "sorting": sorting,
+            "keys": keys_with_status(tenant.slug, sorting),
             "members": selectors.memberships(tenant=tenant.slug),
             "use": selectors.limit_use(tenant, now=time.time()),
             "lease_s": LEASE_S,
@@ -94,9 +100,12 @@ def tenant_charts(slug: str, window: str) -> list[Chart]:
     ]
 
 
-def keys_with_status(slug: str) -> list[tuple[ApiKey, str]]:
-    """Give a tenant's keys with whether they work; those that do come first."""
-    keys = [(key, key_status(key)) for key in selectors.api_keys(tenant=slug)]
+def keys_with_status(slug: str, sorting: Sorting) -> list[tuple[ApiKey, str]]:
+    """Give a tenant's keys with whether they work; those that do come first unless sorted."""
+    found = sorting.queryset(selectors.api_keys(tenant=slug), KEY_SORTS)
+    keys = [(key, key_status(key)) for key in found]
+    if sorting.order is not None:
+        return keys
     return sorted(keys, key=lambda pair: pair[1] not in {"active", "ending"})
 
 

@@ -14,17 +14,23 @@ from django.utils import timezone
 from controlplane.api.router import router
 from controlplane.audit.models import AuditEvent
 from controlplane.console.listing import Listing, Sorting
+from controlplane.domain.alerts import State
 from controlplane.domain.ordering import MOST
+from controlplane.fleet.models import Pool
+from controlplane.reliability.models import Alert
 from controlplane.rest.ordering import columns
+from controlplane.scaling.models import ScalingDecision, ScalingPolicy
+from controlplane.scaling.views import DECISIONS_SHOWN
 from controlplane.usage.models import RequestRecord
 from tests.controlplane.calling import caller, ok, problem
 from tests.controlplane.staff import poll, signed_in
-from tests.factories import make_agent, make_node, make_pool, make_replica, make_tenant
+from tests.factories import make_agent, make_key, make_node, make_pool, make_replica, make_tenant
 
 pytestmark = pytest.mark.django_db
 
 LISTS = ["/pools/", "/nodes/", "/versions/", "/tenants/", "/requests/", "/audit/",
-         "/pools/c-pool/", "/nodes/node-b/", "/slos/"]  # fmt: skip
+         "/pools/c-pool/", "/nodes/node-b/", "/slos/", "/tenants/zeta/", "/t/zeta/keys/",
+         "/scaling/", "/alerts/"]  # fmt: skip
 
 
 @pytest.fixture
@@ -35,7 +41,22 @@ def rows():
         for _ in range(number):
             make_replica(pool, node=node)
     make_node("node-a")
-    make_tenant("zeta")
+    zeta = make_tenant("zeta")
+    for name in ("k-two", "k-one"):
+        make_key(zeta, name=name)
+    pool = Pool.objects.get(slug="a-pool")
+    now = timezone.now()
+    ScalingPolicy.objects.create(pool=pool)
+    for number in range(DECISIONS_SHOWN + 1):
+        ScalingDecision.objects.create(
+            pool=pool, at=now, last_at=now, code="none", before=1, raw=number, wanted=1, reason="r"
+        )
+    for number, (rule, subject) in enumerate((("queue-long", "a"), ("kv-high", "b"))):
+        for state, ended_at in ((State.FIRING, None), (State.RESOLVED, now)):
+            Alert.objects.create(
+                rule=rule, subject=subject, severity="warning", state=state, value=1, threshold=1,
+                since=now, fired_at=now - timedelta(minutes=number), resolved_at=ended_at,
+            )  # fmt: skip
     make_tenant("alpha", priority=1)
     AuditEvent.objects.create(actor="b", actor_kind="user", verb="pool.create", target="x")
     AuditEvent.objects.create(actor="a", actor_kind="user", verb="pool.create", target="y")
@@ -110,6 +131,29 @@ def test_an_order_is_that_of_the_figures_and_what_has_none_comes_last(rows):
     shown = client.get("/tenants/?ordering=-slug&q=a&page=1").content.decode()
     assert "ordering=-slug" in re.search(r'href="([^"]*csv=1[^"]*)"', shown)[1]
     assert 'href="/tenants/?ordering=-slug">Clear filters' in shown
+
+
+def test_alerts_keys_and_decisions_are_sorted_by_what_they_show_and_decisions_have_pages(rows):
+    client = signed_in()
+
+    def order(path: str, what: str) -> list[str]:
+        return re.findall(what, client.get(path).content.decode())
+
+    alerts = r'<tr id="alert-\d+">.*?(KV cache|Queue) over'
+    assert order("/alerts/?ordering=title", alerts) == ["KV cache", "Queue"] * 2
+    assert order("/alerts/?ordering=-title", alerts) == ["Queue", "KV cache"] * 2
+    assert order("/alerts/?ordering=fired_at", alerts) == ["KV cache", "Queue"] * 2
+    for path in ("/tenants/zeta/", "/t/zeta/keys/"):
+        assert order(f"{path}?ordering=name", "<td>(k-...)") == ["k-one", "k-two"]
+        assert order(f"{path}?ordering=-name", "<td>(k-...)") == ["k-two", "k-one"]
+    raw = r'→ 1</td><td class="num">(\d+)'
+    for path in ("/scaling/", "/scaling/a-pool/"):
+        assert order(f"{path}?ordering=-raw", raw) == [
+            str(n) for n in range(DECISIONS_SHOWN, 0, -1)
+        ]
+        assert order(f"{path}?ordering=-raw&page=2", raw) == ["0"]
+    assert "page=2" in client.get("/scaling/").content.decode()
+    assert "csv=1" not in client.get("/scaling/").content.decode()  # it has none
 
 
 def test_a_column_that_a_list_does_not_have_is_named_and_its_own_order_shown(rows):

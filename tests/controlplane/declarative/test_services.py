@@ -228,6 +228,23 @@ def test_removal_obeys_the_rules_that_people_obey(everything):
     assert Replica.objects.count() == 2
 
 
+def test_a_drained_replica_that_a_file_still_has_is_taken_back(everything):
+    text = services.export_text()
+    was = Replica.objects.filter(executor="static").order_by("public_id").first()
+    Replica.objects.filter(pk=was.pk).update(state="stopped", credential="secret")
+    moved = edited(text, lambda b: b["replicas"][0].update(weight=3.0))
+    plan = apply(moved, dry_run=True)
+    assert [(s.key, s.act) for s in plan.steps] == [(was.public_id, "create")]
+    assert "taken back" in plan.steps[0].note
+    apply(moved)
+    now = Replica.objects.get(pk=was.pk)
+    assert (now.state, now.weight) == ("loading", 3.0)
+    assert apply(moved).is_empty
+    Replica.objects.filter(pk=was.pk).update(executor="agent", state="stopped")
+    with pytest.raises(Conflict, match=f"a replica {was.public_id} already"):
+        apply(moved, dry_run=True)
+
+
 def test_everything_can_be_removed_in_the_right_order(everything):
     Replica.objects.update(state="stopped")
     empty = "signalbox: 1\n" + "".join(f"{s.name}: []\n" for s in SECTIONS)
