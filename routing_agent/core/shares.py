@@ -117,7 +117,7 @@ class Share:
         """Name the limit of which too little is in hand for one more request."""
         if now >= self.until:
             self._lapse()
-        if limits.concurrency is not None and running >= self._usable_slots():
+        if limits.concurrency is not None and running >= self._usable_slots(limits.concurrency):
             return "concurrency"
         if limits.requests_per_minute is not None and self.requests < 1:
             return "requests_per_minute"
@@ -221,8 +221,10 @@ class Share:
         ):
             self.calm_until = now + CALM_S
 
-    def _usable_slots(self) -> int:
-        return self.slots if self.keep is None else min(self.slots, self.keep)
+    def _usable_slots(self, limit: int) -> int:
+        # Of a limit that was just lowered more may be in hand than there is.
+        slots = self.slots if self.slots < limit else limit
+        return slots if self.keep is None else min(slots, self.keep)
 
     def _lapse(self) -> None:
         """Forget a lease that ran out; a debt of tokens stays ours to tell."""

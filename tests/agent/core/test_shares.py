@@ -42,6 +42,14 @@ def test_a_limit_of_nothing_is_refused_without_asking_anybody(name: str) -> None
     assert refused.retry_after_s == MINUTE_S
 
 
+def test_a_lowered_limit_holds_at_once_though_more_is_in_hand() -> None:
+    """The surplus goes back with the next call; nobody may use it until then."""
+    share = share_with(leased(concurrency=5), slots=5)
+    assert share.shortage(leased(concurrency=5), 2, 1, NOW) is None
+    assert share.shortage(leased(concurrency=2), 2, 1, NOW) == "concurrency"
+    assert share.shortage(leased(concurrency=2), 1, 1, NOW) is None
+
+
 def test_how_long_to_wait_goes_by_what_the_whole_tenant_lacks() -> None:
     """Requests and tokens come back evenly over a minute; when a slot does, nobody knows."""
     limits = leased(concurrency=1, requests_per_minute=60, tokens_per_minute=600)
