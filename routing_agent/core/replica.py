@@ -311,12 +311,12 @@ class Replica:
         """Give the replica's share relative to others, lower during its slow start."""
         if self.ramp_from is None:
             return self.endpoint.weight
-        age_s = now - self.ramp_from
+        age_s = max(now - self.ramp_from, 0.0)  # another process may have looked later
         if age_s >= self.settings.slow_start_s:
             self.ramp_from = None
             return self.endpoint.weight
         low = self.settings.slow_start_from_ratio
-        ratio = low + (1 - low) * max(age_s, 0.0) / self.settings.slow_start_s
+        ratio = low + (1 - low) * age_s / self.settings.slow_start_s
         return self.endpoint.weight * max(ratio, 0.001)
 
     def _generated_lately(self, now: float) -> bool:

@@ -95,6 +95,14 @@ def test_gates_follow_their_tenants() -> None:
     assert "t" not in made.gates
 
 
+def test_a_ramp_seen_by_another_process_may_begin_after_this_ones_clock() -> None:
+    """Processes of one agent tell each other; the teller's clock was read later than ours."""
+    for slow_start_s, weight in ((0.0, 1.0), (30.0, 0.1)):
+        made = replica(slow_start_s=slow_start_s, slow_start_from_ratio=0.1)
+        made.ramp_from = 10.001
+        assert abs(made.weight(10.0) - weight) < 1e-9
+
+
 def test_slow_start_counts_from_when_the_replica_became_ready() -> None:
     made = Fleet()
     config = settings(slow_start_s=30, slow_start_from_ratio=0.1)
