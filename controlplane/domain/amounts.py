@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def three(value: float) -> str:
-    """Keep three significant digits, without an exponent."""
+    """Keep three significant digits, without an exponent; of what is below a millionth none."""
+    if 1e-6 <= abs(value) < 0.1:
+        return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}".rstrip("0")
     if float(value).is_integer() or abs(value) >= 100:
         return f"{value:.0f}"
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"

@@ -47,6 +47,7 @@ class Seat:
     engine: str = "vllm"
     slots: int = 8
     max_rank: int = 64
+    has_node: bool = True
     has_agent: bool = True  # on its node, which would load adapters
     holds: frozenset[str] = frozenset()  # what it is told to hold at present
 
@@ -189,6 +190,8 @@ def _order(wish: Wish) -> tuple[bool, float, str, bool, str]:
 def _why_not(wish: Wish, seat: Seat) -> str:
     if seat.engine not in LOADING_ENGINES:
         return f"{seat.engine} engines load no adapters while they run"
+    if not seat.has_node:
+        return "it is registered without its node, whose agent would load adapters into it"
     if not seat.has_agent:
         return "no agent of ours runs on its node, so nobody can load adapters into it"
     if not seat.slots:

@@ -199,6 +199,7 @@ def _seat(replica: Replica, holds: frozenset[str]) -> Seat:
         engine=replica.engine,
         slots=slots,
         max_rank=max_rank,
+        has_node=replica.node is not None,
         has_agent=replica.node is not None and hasattr(replica.node, "agent"),
         holds=holds,
     )

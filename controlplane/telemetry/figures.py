@@ -20,6 +20,7 @@ from controlplane.telemetry.snapshots import SeriesSet, Window
 
 MARKS_AT_MOST = 60
 BYTE_MARKS = 5  # on an axis of bytes, at most
+NAME_LENGTH = 20
 TOLD_AT_MOST = 3  # of what one mark stands for
 
 # Style: (colour on light, dash, width). Shape tells what colour alone must not.
@@ -93,14 +94,19 @@ def _trace(name: str, position: int, times: list[str], data: SeriesSet) -> dict[
         "mode": "lines+markers" if any(dots) else "lines",
         "marker": {"size": [5 if dot else 0 for dot in dots], "color": colour} if any(dots) else {},
         "cliponaxis": not any(dots),  # the newest point lies on the edge
-        "name": text(name),
-        "meta": {"style": style},
+        "name": text(short(name)),
+        "meta": {"style": style, "name": name},
         "x": times,
         "y": values,
         "connectgaps": False,
         "line": {"color": colour, "dash": dash, "width": width, "shape": "linear"},
         **_hover(values, data.unit, text(name)),
     }
+
+
+def short(name: str) -> str:
+    """Cut a name in its middle: a legend gives each line as much room as the longest needs."""
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 9]}…{name[-8:]}"
 
 
 def alone(values: Sequence[float | None]) -> list[bool]:

@@ -72,6 +72,7 @@ def test_a_new_version_comes_before_the_one_it_replaces():
         ({"max_rank": 4}, "rank 8 exceeds 4"),
         ({"engine": "llamacpp"}, "llamacpp engines load no adapters"),
         ({"has_agent": False}, "no agent of ours"),
+        ({"has_node": False, "has_agent": False}, "registered without its node"),
         ({"slots": 0}, "is 0, or was when this engine was started"),
     ],
 )

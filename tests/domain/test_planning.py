@@ -305,4 +305,6 @@ def test_amounts_keep_three_digits_and_never_an_exponent():
         "5000 TiB",
     ]
     assert (three(1.234), three(12.34), three(123.4)) == ("1.23", "12.3", "123")
+    assert (three(0.0353), three(0.000244), three(0.05)) == ("0.0353", "0.000244", "0.05")
+    assert (three(1e-7), three(0.0), three(-0.012)) == ("0.00", "0", "-0.012")
     assert grouped(7_615_616_512) == "7\u202f615\u202f616\u202f512"

@@ -250,3 +250,13 @@ def gpu_memory(gpu: Any) -> str:
 def words(name: str) -> str:
     """Show a name from the code as words: `least_tokens` → `least tokens`."""
     return str(name).replace("_", " ")
+
+
+@register.filter
+def term(name: str, value: float | None) -> str:
+    """Show a named term with the unit that its name ends in: `wait 120 ms`."""
+    if name.endswith("_per_s"):
+        return f"{words(name.removesuffix('_per_s'))} {quantities.count(value)}/s"
+    if name.endswith("_s"):
+        return f"{words(name.removesuffix('_s'))} {quantities.seconds(value)}"
+    return f"{words(name)} {quantities.count(value)}"

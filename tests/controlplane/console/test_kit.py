@@ -13,7 +13,7 @@ from django.template.loader import render_to_string
 from controlplane.console import nav, quantities
 from controlplane.console.listing import attribute, safe
 from controlplane.console.mixins import digest, includes, refusal
-from controlplane.console.templatetags.console import change_words, chip, in_billions
+from controlplane.console.templatetags.console import change_words, chip, in_billions, term
 from controlplane.console.widgets import Number
 from controlplane.domain import amounts
 from controlplane.telemetry.cache import FlightCache
@@ -139,6 +139,11 @@ def test_a_fresh_form_token_is_no_change_of_a_fragment():
 class Event:
     def __init__(self, before, after):
         self.before, self.after = before, after
+
+
+def test_a_term_is_told_with_the_unit_of_its_name():
+    told = [term("wait_s", 0.12), term("prefill_tokens_per_s", 4300.0), term("hit_dial", None)]
+    assert told == ["wait 120 ms", "prefill tokens 4\u202f300/s", "hit dial —"]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_staff_upload_for_a_tenant_and_see_where_it_is():
         "code": "unplaced",
         "loaded": 0,
         "wanted": 0,
-        "said": "no agent of ours runs on its node, so nobody can load adapters into it",
+        "said": "it is registered without its node, whose agent would load adapters into it",
     }
     assert len(shown["missing"]) == 1
     assert shown["versions"][0]["rank"] == 8

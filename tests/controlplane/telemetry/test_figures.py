@@ -50,6 +50,14 @@ def test_every_figure_is_one_that_plotly_accepts(unit):
     assert built["layout"]["uirevision"] == "chat/ttft"
 
 
+def test_a_long_name_is_cut_in_the_legend_and_whole_in_the_numbers():
+    long = "a-very-long-pool-slug-that-someone-typed"
+    whole, cut = figure(data(**{"chat": [1.0], long: [1.0]}), revision="r")["data"]
+    assert (whole["name"], cut["name"]) == ("chat", "a-very-long…ne-typed")
+    assert cut["meta"]["name"] == long
+    assert long in str(cut["hovertemplate"])
+
+
 @given(st.lists(st.floats() | st.none(), min_size=3, max_size=3))
 def test_nan_and_infinity_become_gaps_in_strict_json(values):
     body = encode(payload("TTFT", data(p95=values), revision="r"))

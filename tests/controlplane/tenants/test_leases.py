@@ -13,6 +13,7 @@ import time_machine
 from django.db import connection, connections
 from django.test import Client
 
+from controlplane.fleet.models import Agent
 from controlplane.routing import selectors as routing
 from controlplane.tenants import selectors, services
 from controlplane.tenants.models import LimitLedger, Tenant
@@ -137,7 +138,10 @@ def test_the_tenants_page_shows_limits_shares_and_use():
     assert "No agent holds a part of it" in page
     ask("agt-7", more_slots=4, tokens=100)
     page = client.get("/tenants/acme/").content.decode()
-    assert "agt-7" in page
+    assert "agt-7" in page  # told of before it was registered here
+    Agent.objects.filter(pk=make_agent("node-7").pk).update(public_id="agt-7")
+    page = client.get("/tenants/acme/").content.decode()
+    assert 'href="/nodes/node-7/">node-7</a>' in page
     assert "0 running, 4 held ready by 1 agent" in page
     assert '<td class="num">500</td>' in page
     assert "Requests a minute" not in page

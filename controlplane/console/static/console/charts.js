@@ -90,7 +90,7 @@
     };
     const plain = (name) => new DOMParser().parseFromString(name, "text/html").body.textContent;
     const when = (at) => (el.payload.days ? `${at.slice(5, 10)} ${at.slice(11, 16)}` : at.slice(11, 19));
-    made.createTHead().append(row(["UTC", ...traces.map((t) => `${plain(t.name)}${unit ? `, ${unit}` : ""}`)], "th"));
+    made.createTHead().append(row(["UTC", ...traces.map((t) => `${t.meta?.name || plain(t.name)}${unit ? `, ${unit}` : ""}`)], "th"));
     const body = made.createTBody();
     for (let i = traces[0].x.length - 1; i >= 0 && body.rows.length < 60; i--)
       body.append(row([when(traces[0].x[i]), ...traces.map((t) => (t.y[i] === null ? "—" : Number(t.y[i].toPrecision(3))))], "td"));
