@@ -139,7 +139,7 @@ def test_without_a_baseline_the_present_is_still_shown():
     assert (inputs.now, inputs.before, inputs.verdict) == ("800 tokens", "—", "no data")
     assert "Not known before" in inputs.reason
     shown = {s.name: s.now for s in found.steps}
-    assert (shown["queue"], shown["hit-rate"]) == ("0.01 waiting", "62 %")
+    assert (shown["queue"], shown["hit-rate"]) == ("0.0103 waiting", "62 %")
     assert shown["speed"].endswith(" ms")
 
 
