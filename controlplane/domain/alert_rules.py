@@ -244,6 +244,24 @@ RULES: Final[tuple[Rule, ...]] = (
         own_line=False,
     ),
     Rule(
+        name="replica-failing",
+        title="Replica fails what it is sent",
+        scope=Scope.REPLICA,
+        severity=Severity.WARNING,
+        unit="replicas",
+        threshold=1,
+        clear=1,
+        is_under=True,
+        for_s=30,
+        clear_for_s=60,
+        promise="availability",
+        asks="more",
+        remedy=(
+            "Look at its engine's log. Agents try it with one request now and then, and use it"
+            " again once it answers."
+        ),
+    ),
+    Rule(
         name="burn-fast",
         title="Error budget burns over 14.4 times too fast",
         severity=Severity.CRITICAL,

@@ -152,7 +152,8 @@ class ReplicaRow:
     @property
     def is_troubled(self) -> bool:
         """Say whether it deserves attention."""
-        return self.replica.state in {State.FAILED, State.EJECTED} or bool(self.now.unhealthy)
+        is_out = self.replica.state in {State.FAILED, State.EJECTED}
+        return is_out or bool(self.now.unhealthy) or self.now.is_broken
 
     @property
     def is_told_already(self) -> bool:

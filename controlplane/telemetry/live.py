@@ -40,6 +40,11 @@ class ReplicaNow:
         """Say whether any agent reported it lately."""
         return self.age_s is not None and self.age_s <= FRESH_S
 
+    @property
+    def is_broken(self) -> bool:
+        """Say whether every agent that reports it keeps traffic away from it for its failures."""
+        return self.is_fresh and 0 < self.agents <= self.breakers_open
+
 
 def replicas(reports: Reports | NoData) -> dict[str, ReplicaNow]:
     """Give each reported replica, summed over fresh reports; old ones count only where alone."""

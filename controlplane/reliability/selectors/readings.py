@@ -30,6 +30,7 @@ from routing_agent.wire import Report
 SAMPLES_LEAST: Final = 20
 MINUTES_LOOKED_AT: Final = 2  # the one that runs and the one before: 60 to 120 seconds
 LOOP_LEAST_S: Final = 20.0 / 3  # a loop of few seconds is not late before 20 s
+SILENT: Final = "no agent reported it lately"
 QUIET: Final = "no agent reported this pool in the last two minutes"
 
 
@@ -78,6 +79,7 @@ def readings(seen: Seen) -> dict[str, list[Reading]]:
             if reading is not None:
                 found[name].append(reading)
     found["replica-down"] = list(_replicas())
+    found["replica-failing"] = list(_failing(seen))
     found["agent-silent"], found["agent-behind"] = _agents(seen)
     found["loop-late"] = list(_loops(seen.now))
     return found
@@ -305,6 +307,26 @@ def _replicas() -> Iterator[Reading]:
             pool=replica.pool.slug,
             value=0 if is_down else 1,
             text=f"It is {replica.state}: {replica.state_reason or 'no reason told'}.",
+        )
+
+
+def _failing(seen: Seen) -> Iterator[Reading]:
+    """Judge replicas that serve by whether any agent still sends them more than a try."""
+    now = live.replicas(seen.reports)
+    serving = Replica.objects.select_related("pool").filter(state=State.READY)
+    for replica in serving:
+        told = now.get(replica.public_id)
+        subject, pool = replica.public_id, replica.pool.slug
+        if told is None or not told.is_fresh:
+            missing = seen.reports.reason if isinstance(seen.reports, NoData) else SILENT
+            yield Reading(subject=subject, pool=pool, missing=missing)
+            continue
+        agents = counted(told.agents, "agents")
+        yield Reading(
+            subject=subject,
+            pool=pool,
+            value=0 if told.is_broken else 1,
+            text=f"Its breaker is open on {told.breakers_open} of {agents}.",
         )
 
 

@@ -13,13 +13,14 @@ from controlplane.domain import latency
 from controlplane.domain.alerts import State
 from controlplane.domain.errors import Conflict, Invalid, NotFound
 from controlplane.domain.replica_states import State as Life
-from controlplane.reliability import services
+from controlplane.reliability import selectors, services
 from controlplane.reliability.models import Alert, AlertRun
 from controlplane.reliability.selectors import readings
 from controlplane.reliability.services import alerts
 from controlplane.routing.models import LoopRun
 from routing_agent import wire
 from routing_agent.wire import LATENCY_BOUNDS_S
+from tests.controlplane.staff import signed_in
 from tests.factories import WHY, make_agent, make_pool, make_replica
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
@@ -199,6 +200,27 @@ def test_a_replica_that_is_down_fires_and_one_an_operator_took_out_does_not(pool
     alert = Alert.objects.get(rule="replica-down")
     assert (alert.subject, alert.pool, alert.state) == ("rpl-b", "chat", State.FIRING)
     assert "probe timed out" in alert.reason
+
+
+def test_a_replica_that_answers_probes_and_fails_requests_fires_and_is_seen(pool, telling, judge):
+    sick, fit = make_replica(pool), make_replica(pool)
+    make_replica(pool)  # no agent tells of it: no data
+    telling.tell(
+        replicas=(
+            wire.ReplicaReport(replica=sick.public_id, pool="chat", breaker="half_open"),
+            wire.ReplicaReport(replica=fit.public_id, pool="chat"),
+        )
+    )
+    judge()
+    judge(31)
+    alert = Alert.objects.get(rule="replica-failing")
+    assert (alert.subject, alert.state) == (sick.public_id, State.FIRING)
+    assert "breaker is open on 1 of 1 agent" in alert.reason
+    troubles = selectors.troubles()["chat"]
+    assert [t.text for t in troubles] == ["Replica fails what it is sent."]
+    assert f'id="replica-{sick.public_id}" class="worry"' in (
+        signed_in("viewer").get("/pools/chat/").content.decode()
+    )
 
 
 def test_the_alert_of_a_subject_that_is_gone_ends(pool, telling, judge):
