@@ -42,8 +42,8 @@ class ReplicaNow:
 
     @property
     def is_broken(self) -> bool:
-        """Say whether every agent that reports it keeps traffic away from it for its failures."""
-        return self.is_fresh and 0 < self.agents <= self.breakers_open
+        """Say whether an agent keeps traffic away from it for its failures."""
+        return self.is_fresh and self.breakers_open > 0
 
 
 def replicas(reports: Reports | NoData) -> dict[str, ReplicaNow]:

@@ -311,7 +311,7 @@ def _replicas() -> Iterator[Reading]:
 
 
 def _failing(seen: Seen) -> Iterator[Reading]:
-    """Judge replicas that serve by whether any agent still sends them more than a try."""
+    """Judge replicas that serve by whether an agent keeps traffic away from them."""
     now = live.replicas(seen.reports)
     serving = Replica.objects.select_related("pool").filter(state=State.READY)
     for replica in serving:

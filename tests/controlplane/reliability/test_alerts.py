@@ -212,7 +212,7 @@ def test_a_replica_that_answers_probes_and_fails_requests_fires_and_is_seen(pool
         )
     )
     judge()
-    judge(31)
+    judge(61)
     alert = Alert.objects.get(rule="replica-failing")
     assert (alert.subject, alert.state) == (sick.public_id, State.FIRING)
     assert "breaker is open on 1 of 1 agent" in alert.reason
