@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,8 @@ def field_for(setting: Setting) -> forms.Field:
     default = shown(setting.default) or "none"
     if setting.choices:
         default = default.replace("_", " ")
-    text = f"{setting.help} Default {default}."
+    quoted = re.sub(r"`([^`]*)`", r"“\1”", setting.help)  # the same words stand in the docs
+    text = f"{quoted} Default {default}."
     if setting.choices:
         choices = [(c, c.replace("_", " ")) for c in setting.choices]
         return forms.ChoiceField(label=label, help_text=text, choices=choices)

@@ -203,6 +203,7 @@ class NodeRow:
     seen_at: datetime | None
     behind_by: int
     gpus: tuple[Gpu, ...]
+    report_age_s: float | None = None
     open_connections: int | None = None
     memory_bytes: int | None = None
     restarted_lately: bool = False
@@ -218,9 +219,9 @@ class NodeRow:
         return {"silent": 0, "never": 1, "behind": 2, "draining": 3}.get(self.status, 9)
 
     @property
-    def is_silent(self) -> bool:
-        """Say whether its readings are old."""
-        return self.status == "silent"
+    def is_old(self) -> bool:
+        """Say whether there is no fresh reading of its GPUs, whatever its agent does."""
+        return self.report_age_s is None or self.report_age_s > live.FRESH_S
 
 
 def node_rows(
@@ -255,6 +256,7 @@ def _node_row(node: Node, reports: Reports | NoData, newest_epoch: int) -> NodeR
         seen_at=seen_at,
         behind_by=behind,
         gpus=report[0].node.gpus if report else declared_gpus(node),
+        report_age_s=report[1] if report else None,
         open_connections=report[0].open_connections if report else None,
         memory_bytes=report[0].memory_bytes if report else None,
         restarted_lately=_restarted_lately(agent),

@@ -16,7 +16,7 @@ from controlplane.audit.services import Actor
 from controlplane.console import actions
 from controlplane.console.listing import Sorting
 from controlplane.console.mixins import Action, Page, back_to, in_dialog, requested
-from controlplane.domain.alert_rules import BY_NAME, Rule, outranked
+from controlplane.domain.alert_rules import BY_NAME, Rule, Scope, outranked
 from controlplane.domain.alerts import State, amount, is_stale, silence_of
 from controlplane.fleet import selectors as fleet
 from controlplane.reliability import selectors, services
@@ -45,6 +45,7 @@ def line(alert: Alert, silences: list[Any], firing: Iterable[Alert] = ()) -> dic
         "limit": amount(alert.threshold, unit),
         "silence": silence_of(alert, silences, now=timezone.now()),
         "target": target_of(alert),
+        "is_id": rule is not None and rule.scope is Scope.REPLICA,
         "is_stale": is_stale(alert.no_data_since, now=timezone.now()),
     }
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from controlplane.audit.models import AuditEvent
 from controlplane.domain.replica_states import State
 from controlplane.fleet import rows
-from controlplane.fleet.models import Pool, Replica
+from controlplane.fleet.models import Node, Pool, Replica
 from controlplane.routing import selectors as routing
 from controlplane.telemetry import live, recent
 from routing_agent import wire
@@ -172,6 +172,10 @@ def test_without_redis_pages_say_what_is_missing(replica):
     assert "No live figures." in page
     assert "Traffic is not affected" in page
     assert "Redis does not answer" in client.get("/pools/").content.decode()
+    node = make_agent("bare").node
+    Node.objects.filter(pk=node.pk).update(gpus=[{"index": 0, "model": "A100"}])
+    for path in ("/nodes/", "/nodes/bare/"):  # declared, and no reading of them
+        assert 'class="gpus old"' in client.get(path).content.decode()
 
 
 def test_what_agents_believe_of_a_cache_is_shown(replica, monkeypatch):
