@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.telemetry.snapshots import NoData
-from routing_agent.wire import EngineProcess, Gpu, PrefixReport, ReplicaReport, Report
+from routing_agent.wire import EngineProcess, PrefixReport, ReplicaReport, Report
 
 FRESH_S = 10.0  # five missed reports; older figures are shown as what they are, not as present
 
@@ -93,13 +93,6 @@ def kv_usage_max(now: Iterable[ReplicaNow | None]) -> float | None:
     """Give the fullest KV cache of some replicas; never a sum."""
     known = [n.kv_usage for n in now if n is not None and n.is_fresh and n.kv_usage is not None]
     return max(known, default=None)
-
-
-def gpus(reports: Reports | NoData, agent: str) -> tuple[Gpu, ...]:
-    """Give an agent's GPUs with their newest readings."""
-    if isinstance(reports, NoData) or agent not in reports:
-        return ()
-    return reports[agent][0].node.gpus
 
 
 def engine(reports: Reports | NoData, replica: str) -> EngineProcess | None:

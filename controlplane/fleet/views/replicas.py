@@ -37,7 +37,7 @@ class ReplicaPage(Page):
             "moves": replica.moves.all()[:30],
             "placements": selectors.placements().filter(replica=replica).order_by("version_id"),
             "reports": reports,
-            "gpus": self._gpus(replica, reports),
+            "cells": rows.gpu_cells([replica], reports),
             "engine": live.engine(reports, replica.public_id),
             "page_has_window": True,
         }
@@ -45,13 +45,6 @@ class ReplicaPage(Page):
             chosen = preferences.read(self.request).window
             context["charts"] = charts.replica_charts(replica.pool.slug, replica.public_id, chosen)
         return super().get_context_data(**kwargs) | context
-
-    def _gpus(self, replica: Replica, reports: Any) -> list[Any]:
-        agent = getattr(replica.node, "agent", None)
-        if agent is None:
-            return []
-        readings = live.gpus(reports, agent.public_id)
-        return [g for g in readings if g.index in replica.gpu_indices]
 
 
 class ReplicaAction(Action):

@@ -174,7 +174,8 @@ def test_without_redis_pages_say_what_is_missing(replica):
     assert "Redis does not answer" in client.get("/pools/").content.decode()
     node = make_agent("bare").node
     Node.objects.filter(pk=node.pk).update(gpus=[{"index": 0, "model": "A100"}])
-    for path in ("/nodes/", "/nodes/bare/"):  # declared, and no reading of them
+    Replica.objects.filter(pk=replica.pk).update(node=node, gpu_indices=[0])
+    for path in ("/nodes/", "/nodes/bare/", f"/replicas/{replica.public_id}/"):  # no reading
         assert 'class="gpus old"' in client.get(path).content.decode()
 
 
