@@ -8,6 +8,7 @@ from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
+from controlplane.audit.selectors import fleet_revision
 from controlplane.audit.services import Actor
 from controlplane.console.mixins import RoleRequired, back_to, in_dialog, requested
 from controlplane.domain.errors import ProblemError
@@ -23,6 +24,7 @@ class Asking(RoleRequired):
     explained: ClassVar[str] = ""
     button: ClassVar[str] = ""
     is_danger: ClassVar[bool] = False
+    follows: ClassVar[bool] = False  # until agents obey the change
 
     def title_for(self, **address: Any) -> str:
         """Give the title; by default the same for whatever is changed."""
@@ -58,7 +60,7 @@ class Asking(RoleRequired):
         except ProblemError as problem:
             form.add_error(problem.field if problem.field in form.fields else None, problem.message)
             return self.show(form, **address)
-        requested(request, said)
+        requested(request, said, revision=fleet_revision() if self.follows else None)
         return back_to(request, self.back(**address))
 
     def show(self, form: forms.Form, **address: Any) -> HttpResponse:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from django.db.models import Count, Q, QuerySet
 
-from controlplane.catalog.models import AdapterVersion
+from controlplane.catalog.models import AdapterVersion, Model
 from controlplane.catalog.selectors import live_adapter_versions
 from controlplane.domain.errors import NotFound
 from controlplane.domain.placement import Plan, Seat, Wish, place
@@ -112,6 +112,12 @@ def splits(*, model: str | None = None) -> QuerySet[TrafficSplit]:
     """Give pools' shares of models' sessions."""
     rows = TrafficSplit.objects.select_related("model", "pool")
     return rows if model is None else rows.filter(model__name=model)
+
+
+def pools_of(model: Model) -> QuerySet[Pool, str]:
+    """Give the names of a model's pools."""
+    found = Pool.objects.filter(model_version__model=model)
+    return found.order_by("slug").values_list("slug", flat=True)
 
 
 def topology() -> Topology:

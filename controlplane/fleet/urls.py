@@ -12,6 +12,7 @@ from controlplane.fleet.views import (
     register,
     replicas,
     shadows,
+    traffic,
     which_model,
 )
 
@@ -21,6 +22,7 @@ urlpatterns = [
     path("register/replica/", register.RegisterReplica.as_view(), name="register-replica"),
     path("pools/<slug:slug>/", pools.PoolPage.as_view(), name="pool"),
     path("pools/<slug:slug>/edit/", pools.PoolEdit.as_view(), name="pool-edit"),
+    path("pools/<slug:slug>/traffic/", traffic.SplitEdit.as_view(), name="pool-traffic"),
     path("pools/<slug:slug>/shadow/", shadows.ShadowEdit.as_view(), name="pool-shadow"),
     path("live/pools/<slug:slug>/<slug:chart>.json", charts.PoolChart.as_view(), name="pool-chart"),
     path("replicas/<slug:replica_id>/", replicas.ReplicaPage.as_view(), name="replica"),

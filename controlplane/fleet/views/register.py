@@ -18,7 +18,8 @@ class RegisterPool(Asking):
     title = "New pool"
     explained = (
         "A pool is replicas that serve one model version under one policy. A model's first pool"
-        " gets all its requests; a further one gets none until a share or a rollout gives it some."
+        " gets all its requests; a further one gets none until its weight (“Traffic” on its page)"
+        " or a rollout gives it some."
     )
     button = "Create pool"
     made = ""
