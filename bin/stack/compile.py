@@ -28,13 +28,13 @@ MODULES = (
     "core/prefix_index", "core/profile", "core/replica", "core/replica_report", "core/residence",
     "core/retries", "core/ring", "core/sampling", "core/sessions", "core/shapes", "core/shares",
     "core/speed", "core/table", "core/waiting", "core/zones", "counts", "metrics",
-    "proxy/admission", "proxy/again", "proxy/answer", "proxy/attempt", "proxy/continuation",
-    "proxy/exchange", "proxy/headers", "proxy/held", "proxy/ids", "proxy/incoming", "proxy/ingress",
-    "proxy/outcome", "proxy/prompt", "proxy/request", "proxy/server", "proxy/shadow_copy",
-    "proxy/shadows", "proxy/splice", "proxy/stream", "proxy/tracing", "proxy/transcript",
-    "proxy/upstream", "proxy/which_model", "workers/absorbing", "workers/counts", "workers/fleet",
-    "workers/gate", "workers/line", "workers/memory", "workers/prefill", "workers/replica",
-    "workers/ring",
+    "proxy/admission", "proxy/again", "proxy/answer", "proxy/attempt", "proxy/chunks",
+    "proxy/continuation", "proxy/exchange", "proxy/headers", "proxy/held", "proxy/ids",
+    "proxy/incoming", "proxy/ingress", "proxy/outcome", "proxy/prompt", "proxy/request",
+    "proxy/server", "proxy/shadow_copy", "proxy/shadows", "proxy/splice", "proxy/stream",
+    "proxy/tracing", "proxy/transcript", "proxy/upstream", "proxy/which_model",
+    "workers/absorbing", "workers/counts", "workers/fleet", "workers/gate", "workers/line",
+    "workers/memory", "workers/prefill", "workers/replica", "workers/ring",
 )  # fmt: skip
 # Its own, because the project's configuration loads Django.
 CONFIGURATION = """[mypy]

@@ -65,6 +65,10 @@ class Owner(Protocol):
         """Part of the answer has come."""
         ...
 
+    def stream_began(self, connection: EngineConnection, answer: StreamAnswer) -> None:
+        """The client has the first token of a stream, and what comes next goes to it alone."""
+        ...
+
     def attempt_done(self) -> None:
         """The answer has been relayed to its end."""
         ...
@@ -222,6 +226,8 @@ class Attempt:
             self.first_token_at = now = monotonic()
             if self.placement is not None:
                 self.replica.prefill.note_first_token(self.placement, now)
+            if answer.has_begun and self.tee is None and isinstance(answer, StreamAnswer):
+                self.owner.stream_began(connection, answer)
         if failed is not None:
             self._note_refusal(failed)
             self.owner.attempt_failed(failed)

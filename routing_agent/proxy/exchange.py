@@ -19,17 +19,22 @@ from routing_agent.core.waiting import line_limit
 from routing_agent.proxy import admission, continuation, outcome, which_model
 from routing_agent.proxy.again import RetriedRequest
 from routing_agent.proxy.attempt import Attempt
+from routing_agent.proxy.chunks import only_chunk
 from routing_agent.proxy.errors import ErrorAnswer
 from routing_agent.proxy.request import USAGE_ON_REQUEST, RequestRefused, parse
 from routing_agent.proxy.splice import rewrite, without
 from routing_agent.proxy.transcript import Transcript
 
 if TYPE_CHECKING:
-    pass
+    from routing_agent.proxy.answer import StreamAnswer
+    from routing_agent.proxy.stream import EventReader
+    from routing_agent.proxy.upstream import EngineConnection
 
 
 class Exchange(RetriedRequest):
     """One request on its way."""
+
+    _reader: EventReader | None = None  # of a stream whose tokens may pass as they come
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -339,6 +344,24 @@ class Exchange(RetriedRequest):
         deadline = now + self._stall_s
         self.deadline = deadline if deadline < self._end_at else self._end_at
         self._limit = "stall" if deadline < self._end_at else "end_to_end"
+
+    def stream_began(self, connection: EngineConnection, answer: StreamAnswer) -> None:
+        """Have tokens passed on as they come from now on, if nobody has to read them."""
+        if self.transcript is None and self.client.takes_chunks:
+            self._reader = answer.reader
+            connection.passing = self
+
+    def passes(self, data: bytes) -> bool:
+        """Pass a chunk on as it came if it is just one more token; else it is to be parsed.
+
+        This is most of a stream: one chunk in one read, told from the last by its text only.
+        """
+        reader, event = self._reader, only_chunk(data)
+        if reader is None or event == b"" or not reader.is_token(event):
+            return False
+        self.client.transport.write(data)
+        self.attempt_moved()
+        return True
 
     def attempt_done(self) -> None:
         """End well."""

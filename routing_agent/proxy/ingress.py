@@ -295,6 +295,11 @@ class ClientConnection:
 
     # -- out -----------------------------------------------------------------------------------
 
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether the answer that has begun goes out in chunks."""
+        return self._chunked
+
     def respond(self, status: int, header_lines: bytes, body: bytes) -> None:
         """Send a whole answer."""
         self._write_head(status, header_lines, length=len(body), data=body)

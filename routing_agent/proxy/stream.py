@@ -25,6 +25,10 @@ ABORTED: Final = (
 )
 # What stands before the text of a token event.
 _TEXT_NAMES: Final = (b'"content":"', b'"reasoning_content":"', b'"reasoning":"', b'"text":"')
+# As numbers: `in` takes whatever it looks for in bytes for a number first, and fails dearly.
+_QUOTE: Final = 0x22
+_CR: Final = 0x0D
+_LF: Final = 0x0A
 # No engine sends larger events; one that does is broken, and we keep no more than this in memory.
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 
@@ -95,7 +99,7 @@ class EventReader:
             before != b""
             and event.startswith(before)
             and event.endswith(after)
-            and event.find(b'"', len(before), len(event) - len(after)) < 0
+            and _QUOTE not in event[len(before) : len(event) - len(after)]
         )
 
     def _take_frame(self, event: bytes) -> None:
@@ -170,7 +174,7 @@ class EventReader:
 
     def _note(self, chunk: dict[str, Any]) -> bool:
         choices = chunk.get("choices")
-        usage = usage_of(chunk)
+        usage = usage_of(chunk) if _may_tell_usage(chunk) else None
         if usage is not None:
             self.usage = merged(self.usage, usage)
         if isinstance(choices, list) and choices:
@@ -214,21 +218,24 @@ class EventReader:
 
 def event_ends(data: bytes) -> list[int]:
     """Give where each whole event in `data` ends."""
-    if b"\r" in data:
+    if _CR in data:
         return [match.end() for match in _EVENT_END.finditer(data)]
     ends: list[int] = []
-    at = data.find(b"\n\n")
-    while at >= 0:
-        ends.append(at + 2)
-        at = data.find(b"\n\n", at + 2)
+    last = len(data) - 1
+    at = data.find(b"\n")  # one byte is found far sooner than two
+    while 0 <= at < last:
+        if data[at + 1] == _LF:
+            at += 1
+            ends.append(at + 1)
+        at = data.find(b"\n", at + 1)
     return ends
 
 
 def fields_of(event: bytes) -> tuple[bytes, bytes | None]:
     """Give an event's name and its data (`None` if it has none)."""
-    if event.startswith(b"data: ") and event.endswith(b"\n\n") and b"\r" not in event:
+    if event.startswith(b"data: ") and event.endswith(b"\n\n") and _CR not in event:
         payload = event[6:-2]
-        if b"\n" not in payload:  # one line: what engines send
+        if _LF not in payload:  # one line: what engines send
             return b"", payload
     kind = b""
     data: list[bytes] = []
@@ -268,6 +275,11 @@ def whole_events(data: bytes) -> list[bytes]:
     """Take whole events apart."""
     ends = event_ends(data)
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _may_tell_usage(chunk: dict[str, Any]) -> bool:
+    """Say whether it is worth to look closer: most events end here."""
+    return chunk.get("usage") is not None or "response" in chunk or "message" in chunk
 
 
 def _is_error(chunk: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections import deque
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import httptools
 
@@ -19,6 +19,9 @@ from routing_agent.core.address import parse_url
 from routing_agent.core.replica import Replica
 from routing_agent.proxy import headers
 from routing_agent.wire import Endpoint, Pool
+
+if TYPE_CHECKING:
+    from routing_agent.proxy.exchange import Exchange
 
 # Below the 5 s after which uvicorn, under vLLM and SGLang, closes an idle connection.
 IDLE_LIMIT_S = 4.0
@@ -51,9 +54,10 @@ class Receiver(Protocol):
 class EngineConnection:
     """One connection to an engine, and the answer that is being read from it."""
 
-    __slots__ = ("_is_paused", "_keep", "chunks", "content_type", "has_head", "headers",
-                 "idle_since", "is_complete", "is_reused", "length", "link", "parser", "receiver",
-                 "saw_bytes", "status", "transport", "until_close")  # fmt: skip
+    __slots__ = ("_is_between", "_is_paused", "_keep", "chunks", "content_type", "has_head",
+                 "headers", "idle_since", "is_complete", "is_reused", "length", "link", "parser",
+                 "passing", "receiver", "saw_bytes", "status", "transport",
+                 "until_close")  # fmt: skip
 
     def __init__(self, link: EngineLink) -> None:
         self.link = link
@@ -75,6 +79,9 @@ class EngineConnection:
         self.until_close = True  # the body ends with the connection unless a header says otherwise
         self.chunks: list[bytes] = []
         self._keep = True
+        # Who may pass chunks of the body on as they come; None: each is parsed.
+        self.passing: Exchange | None = None
+        self._is_between = False  # the next byte is the first of a chunk
 
     def send(self, receiver: Receiver, head: bytes, body: bytes) -> None:
         """Send one request."""
@@ -98,7 +105,7 @@ class EngineConnection:
 
     def release(self, now: float) -> None:
         """Return to the pool after a complete answer."""
-        self.receiver = None
+        self.receiver = self.passing = None
         if self._keep and not self.transport.is_closing():
             self.is_reused = True
             self.idle_since = now
@@ -115,7 +122,7 @@ class EngineConnection:
 
     def abort(self) -> None:
         """Close at once: whatever the engine still does for this request is unwanted."""
-        self.receiver = None
+        self.receiver = self.passing = None
         self.transport.abort()
 
     # -- asyncio.Protocol ----------------------------------------------------------------------
@@ -131,6 +138,8 @@ class EngineConnection:
         if receiver is None:  # nobody asked: an engine that talks out of turn is not trusted
             self.transport.abort()
             return
+        if self._is_between and self.passing is not None and self.passing.passes(data):
+            return
         self.saw_bytes = True
         try:
             self.parser.feed_data(data)
@@ -138,6 +147,8 @@ class EngineConnection:
             self.abort()
             receiver.lost(self, f"not HTTP: {fault}")
             return
+        if self._is_between and not data.endswith(b"\r\n"):
+            self._is_between = False  # the next chunk's first line has begun
         if self.has_head:
             receiver.arrived(self)
 
@@ -145,6 +156,7 @@ class EngineConnection:
         """Tell the receiver, or leave the pool."""
         self.link.forget(self)
         receiver, self.receiver = self.receiver, None
+        self.passing = None
         if receiver is None:
             return
         if self.has_head and self.until_close and exc is None:
@@ -188,6 +200,14 @@ class EngineConnection:
     def on_body(self, data: bytes) -> None:
         """Keep a piece of the body."""
         self.chunks.append(data)
+
+    def on_chunk_header(self) -> None:
+        """Note that a chunk begins."""
+        self._is_between = False
+
+    def on_chunk_complete(self) -> None:
+        """Note that a chunk has come whole."""
+        self._is_between = True
 
     def on_message_complete(self) -> None:
         """Note the end of an answer; an informational one is skipped."""
