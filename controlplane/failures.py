@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.views import defaults
 
@@ -24,6 +25,11 @@ STORAGE_FAILED: Final = "storage_failed"
 NO_ROOM: Final = (
     "The control plane's disk is full, so this could not be taken. Nothing was kept; try again once"
     " an admin has made room there."
+)
+
+STALE_FORM: Final = (
+    "Nothing was changed: this form was made for another session. You signed in or out in another"
+    " window meanwhile, or your browser keeps no cookies. Open the page anew and try again."
 )
 
 
@@ -49,3 +55,11 @@ def server_error(request: HttpRequest) -> HttpResponse:
     if request.path.startswith("/api/") or "HX-Request" in request.headers:
         return JsonResponse({"error": told}, status=507)
     return HttpResponse(render_to_string("507.html", {"message": NO_ROOM}), status=507)
+
+
+def stale_form(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Answer for a form without the token of its reader's session; Django names this in `reason`."""
+    log.warning("csrf_refused", path=request.path, reason=reason)
+    is_part = "HX-Request" in request.headers
+    template = "partials/problem_dialog.html" if is_part else "403_csrf.html"
+    return render(request, template, {"problem": {"message": STALE_FORM}}, status=403)

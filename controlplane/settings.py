@@ -23,6 +23,7 @@ def _secret(name: str, file_name: str) -> str:
 DEBUG = _flag("SIGNALBOX_DEBUG", default=False)
 SECRET_KEY = _secret("SIGNALBOX_SECRET_KEY", "django-secret-key")
 ALLOWED_HOSTS = os.environ.get("SIGNALBOX_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
+CSRF_FAILURE_VIEW = "controlplane.failures.stale_form"
 CSRF_TRUSTED_ORIGINS = [o for o in os.environ.get("SIGNALBOX_TRUSTED_ORIGINS", "").split(",") if o]
 
 # TLS ends in front of us where there is any; on loopback there is none.
@@ -282,6 +283,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "EXCEPTION_HANDLER": "controlplane.api.errors.handle",
+    "DEFAULT_METADATA_CLASS": None,  # OPTIONS: the schema says what there is
     "STRICT_JSON": True,
 }
 SPECTACULAR_SETTINGS = {

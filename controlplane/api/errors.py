@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import DataError, IntegrityError, OperationalError
 from django.db.models import ProtectedError, RestrictedError
 from django.http import Http404, HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
@@ -59,7 +60,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     )
 
 
-def not_found(request: HttpRequest, path: str = "") -> JsonResponse:
+@csrf_exempt
+def not_found(request: HttpRequest) -> JsonResponse:
     """Answer for paths under /api/ that mean nothing."""
     message = f"There is nothing at {request.path}; /api/docs/ lists what there is."
     return JsonResponse(body("not_found", message), status=404)

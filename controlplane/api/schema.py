@@ -28,6 +28,17 @@ _ERROR_RESPONSE = {
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
 
+# A removal has nothing to show but what becomes of the change.
+_CHANGE = {
+    "application/json": {
+        "schema": {
+            "type": "object",
+            "required": ["change"],
+            "properties": {"change": {"$ref": "#/components/schemas/Change"}},
+        }
+    }
+}
+
 
 def _parameter(where: str, name: str, kind: str, text: str) -> dict[str, Any]:
     return {"in": where, "name": name, "schema": {"type": kind}, "description": text}
@@ -61,5 +72,14 @@ def say_what_all_share(result: dict[str, Any], **_: Any) -> dict[str, Any]:
         for method, operation in operations.items():
             if IMMEDIATE not in operation:
                 operation.setdefault("parameters", []).extend(_BY_METHOD.get(method, ()))
+                _say_what_a_dry_run_answers(method, operation["responses"])
             operation["responses"]["default"] = _ERROR_RESPONSE
     return result
+
+
+def _say_what_a_dry_run_answers(method: str, responses: dict[str, Any]) -> None:
+    """Add the 200 of a dry run where a change is answered with another status."""
+    if method not in _BY_METHOD or "200" in responses:
+        return
+    shown = next((r["content"] for r in responses.values() if "content" in r), _CHANGE)
+    responses["200"] = {"description": "A dry run: nothing was changed.", "content": shown}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from drf_spectacular.helpers import forced_singular_serializer
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, viewsets
 from rest_framework.request import Request
@@ -80,7 +81,9 @@ class SeriesViewSet(viewsets.ViewSet):
 
     required_role = "viewer"
 
-    @extend_schema(parameters=[SeriesInput], responses=SeriesSerializer)
+    @extend_schema(
+        parameters=[SeriesInput], responses={200: forced_singular_serializer(SeriesSerializer)}
+    )
     def list(self, request: Request) -> Response:
         """Give one chart's figures."""
         given = SeriesInput(data=request.query_params.dict())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.utils import timezone
+from drf_spectacular.helpers import forced_singular_serializer
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, viewsets
 from rest_framework.request import Request
@@ -54,7 +55,7 @@ class SystemSerializer(serializers.Serializer):
 class SystemViewSet(viewsets.ViewSet):
     """How the control plane is: database, broker, publication, loops."""
 
-    @extend_schema(responses=SystemSerializer)
+    @extend_schema(responses={200: forced_singular_serializer(SystemSerializer)})
     def list(self, request: Request) -> Response:
         """Give everything at once."""
         found = readiness.look()

@@ -16,5 +16,5 @@ urlpatterns = [
     path("api/docs/", docs.DocsView.as_view(url_name="api-schema"), name="api-docs"),
     path("api/v1/agent/", include("controlplane.api.agents")),
     path("api/v1/", include(router.urls)),
-    re_path(r"^api/(?P<path>.*)$", errors.not_found),
+    re_path(r"^api/", errors.not_found),
 ]

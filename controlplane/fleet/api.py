@@ -48,7 +48,9 @@ class PoolSerializer(ReadOnlySerializer):
 
     model = serializers.CharField(source="model_version.model.name")
     model_version = serializers.CharField(source="model_version.name")
-    fallback_pool = serializers.CharField(source="fallback_pool.slug", default=None)
+    fallback_pool = serializers.CharField(
+        source="fallback_pool.slug", default=None, allow_null=True
+    )
     weight = serializers.SerializerMethodField()
     health = serializers.SerializerMethodField()
     settings = serializers.SerializerMethodField()

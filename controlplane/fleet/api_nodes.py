@@ -42,7 +42,7 @@ class NodeSerializer(ReadOnlySerializer):
     """A machine: zone, GPUs, driver; as declared and as its agent reports."""
 
     gpus = serializers.ListField(child=serializers.DictField())
-    agent = serializers.CharField(source="agent.public_id", default=None)
+    agent = serializers.CharField(source="agent.public_id", default=None, allow_null=True)
     replica_count = serializers.IntegerField()
 
     class Meta:

@@ -30,7 +30,7 @@ class ReplicaSerializer(ReadOnlySerializer):
 
     id = serializers.CharField(source="public_id")
     pool = serializers.CharField(source="pool.slug")
-    node = serializers.CharField(source="node.name", default=None)
+    node = serializers.CharField(source="node.name", default=None, allow_null=True)
     gpu_indices = serializers.ListField(child=serializers.IntegerField())
     has_credential = serializers.SerializerMethodField()
 

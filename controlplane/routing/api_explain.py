@@ -78,7 +78,9 @@ class ExplainViewSet(viewsets.ViewSet):
     required_role = "viewer"
 
     @extend_schema(
-        request=ExplainInput, responses=ExplanationSerializer, extensions={"x-immediate": True}
+        request=ExplainInput,
+        responses={200: ExplanationSerializer},
+        extensions={"x-immediate": True},
     )
     def create(self, request: Request) -> Response:
         """Ask an agent where a request would go; nothing is sent to an engine."""

@@ -152,7 +152,7 @@ class SloViewSet(ReadMixin, ServiceViewSet):
 class MaintenanceWindowSerializer(ReadOnlySerializer):
     """Time that does not count against promises."""
 
-    pool = serializers.CharField(source="pool.slug", default=None)
+    pool = serializers.CharField(source="pool.slug", default=None, allow_null=True)
 
     class Meta:
         model = MaintenanceWindow

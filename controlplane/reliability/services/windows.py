@@ -62,6 +62,7 @@ def close_window(*, pk: int, actor: Actor, reason: str) -> MaintenanceWindow:
     before = facts(row)
     if row.starts_at >= now:
         row.delete()
+        row.pk = pk  # what is told of it still names it
     else:
         row.ends_at = now
         row.save(update_fields=["ends_at"])

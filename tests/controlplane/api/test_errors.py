@@ -4,7 +4,9 @@ import json
 
 import pytest
 from django.db import DataError, OperationalError
+from django.test import Client
 from rest_framework import exceptions
+from rest_framework.test import APIClient
 
 from controlplane.api import errors
 from controlplane.api.router import router
@@ -160,3 +162,23 @@ def test_a_name_that_is_none_breaks_no_verb(noun, viewset):
             for call in (client.get, client.post, client.patch, client.delete):
                 answer = call(f"/api/v1/{noun}/{name}/{verb}")
                 assert answer.status_code < 500, (call, name, verb)
+
+
+@pytest.mark.parametrize("path", ["nothing/", "models/a%0Ab/", "alerts/%C2%84/acknowledge/"])
+@pytest.mark.parametrize("method", ["get", "post", "delete", "options"])
+def test_an_address_that_means_nothing_is_told_as_json_whatever_is_in_it(path, method):
+    api = APIClient(enforce_csrf_checks=True)
+    api.cookies["csrftoken"] = "a" * 32
+    problem(getattr(api, method)(f"/api/v1/{path}"), 404, "not_found")
+
+
+def test_options_are_told_by_the_schema_alone():
+    problem(caller().options("/api/v1/apply/"), 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize("headers", [{}, {"HX-Request": "true"}])
+def test_a_form_of_another_session_is_refused_in_words(headers):
+    page = Client(enforce_csrf_checks=True).post("/pools/new/", headers=headers)
+    assert page.status_code == 403
+    assert b"Nothing was changed: this form was made for another session." in page.content
+    assert (b"<html" in page.content) is not bool(headers)
