@@ -58,7 +58,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def stale_form(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """Answer for a form without the token of its reader's session; Django names this in `reason`."""
+    """Answer for a form that lacks the token of its reader's session; `reason` is Django's."""
     log.warning("csrf_refused", path=request.path, reason=reason)
     is_part = "HX-Request" in request.headers
     template = "partials/problem_dialog.html" if is_part else "403_csrf.html"
