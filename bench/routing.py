@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from routing_agent.simulation.fleet_replay import FleetReplay, ReplayPlan
 from routing_agent.simulation.knowledge import KnowledgeName
 from routing_agent.simulation.profiles import prefill_only
 from routing_agent.simulation.results import Result, summarize
-from routing_agent.simulation.traces.model import Trace, TraceError
+from routing_agent.simulation.traces.model import Trace, TraceError, in_order
 from routing_agent.simulation.traces.reading import read_trace
 from routing_agent.wire import PolicyName, PoolSettings
 
@@ -70,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bind-ahead", type=float, default=0.0, help="late binding: seconds (default 0: none)"
+    )
+    parser.add_argument(
+        "--spread",
+        type=float,
+        default=0.0,
+        help="spread arrivals by chance over so many seconds of the trace: what rounded them",
     )
     parser.add_argument("--limit", type=int, help="only so many first requests of each")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same result")
@@ -135,6 +142,10 @@ def _trace(args: argparse.Namespace, name: str) -> Trace:
     path, _, begin = TRACES[name]
     trace = read_trace(args.folder / path, format=None, seed=args.seed, limit=None)
     requests = trace.requests[int(len(trace.requests) * begin) :][: args.limit]
+    if args.spread:
+        chance = random.Random(args.seed)
+        late = [replace(one, at_s=one.at_s + args.spread * chance.random()) for one in requests]
+        requests = in_order(late)
     first_s = requests[0].at_s if requests else 0.0
     moved = tuple(replace(request, at_s=request.at_s - first_s) for request in requests)
     return replace(trace, requests=moved).with_block_tokens(BLOCK_TOKENS)

@@ -24,7 +24,7 @@ MODULES = (
     "core/choose", "core/complexity", "core/continuation", "core/deadlines", "core/ejection",
     "core/engine_errors", "core/engine_traits", "core/expected_ttft", "core/explain",
     "core/fairness", "core/fleet", "core/gossip", "core/hash_policy", "core/holding", "core/limits",
-    "core/load", "core/load_policies", "core/policy", "core/prefill", "core/prefix",
+    "core/load", "core/load_policies", "core/loads", "core/policy", "core/prefill", "core/prefix",
     "core/prefix_index", "core/profile", "core/replica", "core/replica_report", "core/residence",
     "core/retries", "core/ring", "core/sampling", "core/sessions", "core/shapes", "core/shares",
     "core/speed", "core/table", "core/waiting", "core/zones", "counts", "metrics",

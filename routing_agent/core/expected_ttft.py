@@ -150,9 +150,14 @@ class ExpectedTtft:
         """What the expected time is made of."""
         matching = replica.profile.matching(request.blocks)
         others = replica.tokens_of_others(now)
-        cost = Cost(request, replica, matching, 0.0 if others is None else others, now)
+        told = replica.hearsay.told_tokens
+        cost = Cost(request, replica, matching, told if others is None else others, now)
         cost.weigh(replica.prefill.pool_usage)
-        seldom = {"adapter_load_s": cost.load_s, "other_zone_s": replica.detour_s}
+        seldom = {
+            "adapter_load_s": cost.load_s,
+            "other_zone_s": replica.detour_s,
+            "told_by_agents_tokens": told,  # a part of those ahead
+        }
         return {name: seconds for name, seconds in seldom.items() if seconds} | {
             "ahead_tokens": cost.ahead,
             "held_tokens": cost.held,
@@ -168,7 +173,10 @@ class ExpectedTtft:
 def costs_of(
     request: RouteRequest, replicas: Sequence[Replica], pool: Candidates, now: float
 ) -> list[Cost]:
-    """Give what each replica would cost. What is not known of one's load is that of the others."""
+    """Give what each replica would cost.
+
+    What is not known of one's load is that of the others, if agents do not tell of more.
+    """
     levels, hinted = holders(request, pool)
     costs, unknown, known_sum = [], [], 0.0
     for replica in replicas:
@@ -180,7 +188,11 @@ def costs_of(
             costs.append(Cost(request, replica, _matching(levels, hinted, replica), others, now))
     mean = known_sum / len(costs) if costs else 0.0
     for replica in unknown:
-        costs.append(Cost(request, replica, _matching(levels, hinted, replica), mean, now))
+        others = mean
+        if replica.hearsay.told_requests:
+            replica.hearsay.expire_loads(now)
+            others = max(mean, replica.hearsay.told_tokens)
+        costs.append(Cost(request, replica, _matching(levels, hinted, replica), others, now))
     usage = 0.0
     for cost in costs:
         usage += cost.usage

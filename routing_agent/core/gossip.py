@@ -21,6 +21,8 @@ MOST_HASHES: Final = 8192
 SHARE_LIFE_S: Final = 300.0
 # What another agent has waiting is believed for three of its reports.
 TOLD_LIFE_S: Final = 6.0
+# What it told directly of its load, which it repeats twice a second.
+LOAD_LIFE_S: Final = 2.0
 
 
 class Told(msgspec.Struct):
@@ -67,12 +69,19 @@ class Gossip:
 
 
 class Hearsay:
-    """What others told of one replica: how much of its cache is theirs, how long their prompts."""
+    """What others told of one replica: how much of its cache is theirs, how long their prompts.
 
-    __slots__ = ("_at", "_others", "_own", "_waiting")
+    From agents that tell their load directly (`control.peers`), also the sum of what they have
+    there now.
+    """
+
+    __slots__ = ("_at", "_loads", "_others", "_own", "_waiting", "told_requests", "told_tokens")
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[int, float, float]] = {}
+        self._loads: dict[str, tuple[int, float, float]] = {}
+        self.told_requests = 0  # of agents that tell directly
+        self.told_tokens = 0.0  # of these, prompt tokens still to be computed
         self._own = 0.0
         self._others = 0.0
         self._at = 0.0
@@ -90,6 +99,30 @@ class Hearsay:
                 count += waiting
                 tokens += left
         return tokens / count if count else None
+
+    def hear_load(self, agent: str, requests: int, waiting_tokens: float, now: float) -> None:
+        """Take in what another agent has here at this moment, in place of what it told before."""
+        if requests:
+            self._loads[agent] = requests, waiting_tokens, now
+        else:
+            self._loads.pop(agent, None)
+        self._sum_loads()
+
+    def expire_loads(self, now: float) -> None:
+        """Forget loads that were not told again for too long."""
+        oldest = now - LOAD_LIFE_S
+        stale = [agent for agent, (_, _, at) in self._loads.items() if at < oldest]
+        for agent in stale:
+            del self._loads[agent]
+        if stale:
+            self._sum_loads()
+
+    def _sum_loads(self) -> None:
+        requests, tokens = 0, 0.0
+        for told_requests, told_tokens, _ in self._loads.values():
+            requests += told_requests
+            tokens += told_tokens
+        self.told_requests, self.told_tokens = requests, tokens
 
     def note_inserted(self, own_blocks: int, others_blocks: int, now: float) -> None:
         """Count blocks that were inserted."""

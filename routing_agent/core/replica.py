@@ -59,7 +59,8 @@ class Replica:
         self.scraped_at: float | None = None
         self.scrape_error = ""
         self.inflight_at_scrape = 0  # tokens of ours at the last good scrape
-        self.others_inflight = self.others_waiting = 0  # requests of others then, those that waited
+        # Requests of others then; those that waited, without what agents tell of directly.
+        self.others_inflight = self.others_waiting = 0
         self.health: Health = "unknown"
         self.health_reason = "not probed yet"
         self.probe_streak = 0  # good probes in a row if positive, bad ones if negative
@@ -157,7 +158,9 @@ class Replica:
         self.scrape_error = ""
         self.inflight_at_scrape = self.inflight_tokens
         self.others_inflight = self._others()
-        self.others_waiting = min((figures.waiting or 0) + 1, self.others_inflight)
+        self.hearsay.expire_loads(now)
+        untold = max(self.others_inflight - self.hearsay.told_requests, 0)
+        self.others_waiting = min((figures.waiting or 0) + 1, untold)
         self.prefill.is_shared = self.others_inflight > 0
         self.prefill.look_again()
         self._measure_room()
@@ -288,14 +291,19 @@ class Replica:
             self.profile.resize(blocks)
 
     def tokens_of_others(self, now: float) -> float | None:
-        """Estimate the prompt tokens that others have waiting here; None: the figures are stale."""
+        """Estimate the prompt tokens that others have waiting here; None: the figures are stale.
+
+        Other agents tell theirs, where they reach this one. Of the rest, the last scrape tells how
+        many requests waited.
+        """
         scraped_at = self.scraped_at
         if scraped_at is None or now - scraped_at > self.settings.scrape_stale_s:
             return None
         if not self.others_waiting:
-            return 0.0
+            return self.hearsay.told_tokens
         mean = self.hearsay.mean_waiting_tokens(now)
-        return self.others_waiting * (self.prefill.mean_tokens if mean is None else mean)
+        mean = self.prefill.mean_tokens if mean is None else mean
+        return self.hearsay.told_tokens + self.others_waiting * mean
 
     def kv_usage_now(self, now: float) -> float:
         """Estimate the KV usage with what was sent here since the last look; 0.0 if not known."""

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 from routing_agent.core.figures import EngineFigures
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.gossip import Gossip, Told
+from routing_agent.core.loads import LEAST_PAUSE_S, LoadTeller, hear
 from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.profile import PrefixProfile
 from routing_agent.core.replica import Replica
@@ -24,6 +25,7 @@ from routing_agent.core.speed import Speed
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.sequences import Prefill
 from routing_agent.simulation.virtual import VirtualEngines
+from routing_agent.wire import PolicyName
 
 KnowledgeName = Literal["oracle", "agent"]
 
@@ -125,6 +127,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self._boxes: dict[int, list[tuple[str, dict[str, Told]]]] = {}
+        self.loads = LoadTelling()
 
     def report(self, pool: PoolState, now: float) -> None:
         """Take what an agent has to tell, and give it what the others told."""
@@ -139,6 +142,30 @@ class Exchange:
 
 
 REPORT_INTERVAL_S = 2.0
+LOADS_COUNT: tuple[PolicyName, ...] = ("expected_ttft",)  # others look at no more than their own
+
+
+class LoadTelling:
+    """Agents tell one another their loads directly, as `control.peers` does over the network."""
+
+    def __init__(self, interval_s: float = LEAST_PAUSE_S) -> None:
+        self.interval_s = interval_s
+        self._agents: list[tuple[PoolState, LoadTeller]] = []
+
+    def join(self, pool: PoolState) -> int:
+        """Take part; gives the number to tell under."""
+        self._agents.append((pool, LoadTeller()))
+        return len(self._agents) - 1
+
+    def tell(self, number: int, now: float) -> float:
+        """Let all others hear what one has under way; gives when to do so again."""
+        pool, teller = self._agents[number]
+        loads = teller.take(pool, now)
+        if loads:
+            for other, (their_pool, _) in enumerate(self._agents):
+                if other != number:
+                    hear(their_pool, str(number), loads, now)
+        return max(teller.again_at, now + self.interval_s)
 
 
 class Oracle:
@@ -221,8 +248,13 @@ class OwnView:
         self._interval_s = pool.settings.scrape_interval_s
         self._exchange = exchange
         self._tells_at = now + chance.random() * REPORT_INTERVAL_S
+        self._number: int | None = None  # among those that tell their load
+        self._tells_load_at = float("inf")  # while there is nothing to tell
         if exchange is not None:
             pool.gossip = Gossip()
+            if pool.settings.policy in LOADS_COUNT:
+                self._number = exchange.loads.join(pool)
+                self._looks_at = now + chance.random() * exchange.loads.interval_s
         count = len(self._replicas)
         self._due = [(now + chance.random() * self._interval_s, n) for n in range(count)]
         heapq.heapify(self._due)
@@ -233,13 +265,17 @@ class OwnView:
     def next_look(self) -> float:
         """Tell when the next scrape or report is due."""
         scrape_at = self._due[0][0]
-        return scrape_at if self._exchange is None else min(scrape_at, self._tells_at)
+        if self._exchange is None:
+            return scrape_at
+        return min(scrape_at, self._tells_at, self._tells_load_at)
 
     def look(self, now: float) -> None:
         """Scrape the engines that are due, and report."""
         if self._exchange is not None and self._tells_at <= now:
             self._tells_at += REPORT_INTERVAL_S
             self._exchange.report(self._pool, now)
+        if self._exchange is not None and self._number is not None and self._tells_load_at <= now:
+            self._tells_load_at = self._exchange.loads.tell(self._number, now)
         while self._due[0][0] <= now:
             due, number = self._due[0]
             heapq.heapreplace(self._due, (due + self._interval_s, number))
@@ -253,17 +289,26 @@ class OwnView:
         replica, asked = flight.replica, flight.asked
         if replica is not None and asked is not None:
             replica.begin(flight.charged_tokens, now)
+            self._has_news(now)
             flight.placement = self._pool.note_placed(asked, replica, now=now)
 
     def answered(self, flight: Flight, now: float) -> None:
         """Learn from the time it took."""
         if flight.replica is not None and flight.placement is not None:
             flight.replica.prefill.note_first_token(flight.placement, now)
+            self._has_news(now)
 
     def ended(self, flight: Flight) -> None:
         """Give back what was charged."""
         if flight.replica is not None:
             flight.replica.release(flight.charged_tokens)
+
+    def _has_news(self, now: float) -> None:
+        """Tell of a change when this agent looks for changes next."""
+        if self._exchange is not None and self._number is not None:
+            pause_s = self._exchange.loads.interval_s
+            at = now + pause_s - (now - self._looks_at) % pause_s
+            self._tells_load_at = min(self._tells_load_at, at)
 
     def _scrape(self, number: int, now: float) -> None:
         scheduler = self._engines.schedulers[number]

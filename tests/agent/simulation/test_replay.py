@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_agent.core.choose import POLICIES
+from routing_agent.simulation import knowledge
 from routing_agent.simulation import replay as command
 from routing_agent.simulation.fleet_replay import FleetReplay, ReplayPlan
 from routing_agent.simulation.flights import Flight
@@ -203,6 +204,21 @@ def test_agents_with_their_own_view_do_not_see_each_others_charges():
     eight = summarize("eight", fly(requests, replicas=8, knowledge="agent", agents=8), 8)
     assert one.balance == pytest.approx(1.0)
     assert eight.ttft_mean_s > one.ttft_mean_s
+
+
+def test_agents_that_tell_each_other_their_load_choose_nearly_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    requests = [asked(0.03 * n, 200) for n in range(300)]
+
+    def wait_s(agents: int) -> float:
+        flown = fly(requests, replicas=8, knowledge="agent", agents=agents, policy="expected_ttft")
+        return summarize("", flown, 8).ttft_mean_s or 0.0
+
+    one, told = wait_s(1), wait_s(4)
+    monkeypatch.setattr(knowledge, "LOADS_COUNT", ())
+    untold = wait_s(4)
+    assert told - one < (untold - one) / 2
 
 
 def test_what_is_held_back_is_sent_in_its_turn_and_short_prompts_pass_long_ones():
