@@ -122,12 +122,14 @@ async def _live_managed(parts: Parts, role: Managed, stop: StopSignals) -> None:
             if identity is None:
                 return
             verifier = gate.verifier = gate.verifier or life.trust(identity)
+            await life.listen_to_peers(identity, parts.config.admin_host, ports.admin)
             reporter = life.reporter(identity, verifier, proxy)
             proxy.wait_for_lease = life.leases.wait
             queue_times = QueueTimes(parts.fleet, parts.metrics)
             loops = parts.watchers(both(queue_times.note_page, life.on_page)) | {
                 "reporter": reporter.run(),
                 "leases": life.leases.run(),
+                "peers": life.tell_peers(),
                 "gpus": life.watch_gpus(),
                 "adapters": life.keeper(identity, parts.engine_client).run(),
             }
@@ -273,9 +275,9 @@ class Parts:
 
     def for_control(self) -> managed.Parts:
         """Give what the control side needs."""
-        on_heard = None if self.workers is None else self.workers.heard
+        heard = () if self.workers is None else (self.workers.heard, self.workers.heard_loads)
         return managed.Parts(
-            self.fleet, self.metrics, self.client, self.chance, self.apply_at, on_heard
+            self.fleet, self.metrics, self.client, self.chance, self.apply_at, *heard
         )
 
     def admin(self, gate: Gate, proxy: Proxy | Workers) -> AdminPort:

@@ -29,6 +29,7 @@ from routing_agent.option_values import (
     base_url,
     client_keys,
     file_words,
+    port_number,
     reachable,
     simulated_gpus,
     size_bytes,
@@ -111,6 +112,7 @@ class Managed:
     name: str
     state_dir: Path
     advertise_host: str
+    peer_port: int | None  # UDP; None: the admin port's number, 0: none
     zone: str
     adopt: bool
     simulated_gpus: SimulatedGpus | None
@@ -200,6 +202,9 @@ def agent_config(words: Sequence[str]) -> Config:
     parser.add_argument("--name", default=socket.gethostname(), help="of this node")
     parser.add_argument("--state-dir", type=Path, default=Path("var/agent"))
     parser.add_argument("--advertise-host", help="how others reach this agent; default: --host")
+    parser.add_argument(
+        "--peer-port", type=int, help="UDP, for other agents; default: as --admin-port; 0: none"
+    )
     parser.add_argument("--zone", default="")
     parser.add_argument("--adopt", action="store_true", help="register again with the new token")
     parser.add_argument("--simulated-gpus", metavar="N,MODEL,MEMORY", help="4,H100,80GB")
@@ -297,6 +302,7 @@ def _agent_from(options: argparse.Namespace) -> Config:
         name=options.name,
         state_dir=options.state_dir,
         advertise_host=options.advertise_host or reachable(options.host),
+        peer_port=port_number("--peer-port", options.peer_port),
         zone=options.zone,
         adopt=options.adopt,
         simulated_gpus=simulated_gpus(options.simulated_gpus),

@@ -22,6 +22,8 @@ from routing_agent.control.identity import Identity, IdentityFile, Registrar
 from routing_agent.control.leases import LeaseCalls, share_of
 from routing_agent.control.numbers import ReportNumbers
 from routing_agent.control.packages import PackageStore
+from routing_agent.control.peer_port import PeerPort
+from routing_agent.control.peers import OnLoads, Peers
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.record_spool import RecordSpool
 from routing_agent.control.reporter import Link, Reporter, Sources
@@ -43,6 +45,7 @@ from routing_agent.wire import (
     Endpoint,
     EngineProcess,
     NodeFacts,
+    PeerAddress,
     RegisterRequest,
     RequestRecord,
     RoutingTable,
@@ -69,6 +72,7 @@ class Parts:
     chance: Chance
     apply: Callable[[RoutingTable, float], None]  # a table, and the control plane's time
     on_heard: Callable[[tuple[AgentPlaced, ...]], None] | None = None  # from other agents
+    on_loads: OnLoads | None = None
 
 
 @dataclass
@@ -87,6 +91,8 @@ class ManagedLife:
     _node: NodeFacts = field(init=False)
     _reporter: Reporter | None = None
     _leases: LeaseCalls | None = None
+    _peer_port: PeerPort | None = None  # None: others are heard by reports and scrapes alone
+    _peer: PeerAddress | None = None
     _packages: PackageStore | None = None
     engines: EngineProcesses | None = None  # None: this agent starts none
     _lock: int = field(init=False)
@@ -121,6 +127,8 @@ class ManagedLife:
         self._records.close()
         self._pairs.close()
         self._gpus.close()
+        if self._peer_port is not None:
+            self._peer_port.close()
         os.close(self._lock)
 
     # -- registration --------------------------------------------------------------------------
@@ -157,6 +165,29 @@ class ManagedLife:
         self.receiver.trust(identity.lineage)
         return Verifier(identity.public_key, self.clock)
 
+    # -- other agents --------------------------------------------------------------------------
+
+    async def listen_to_peers(self, identity: Identity, host: str, port: int) -> None:
+        """Open the port on which other agents tell their load, unless none is wanted.
+
+        Args:
+            port: what the admin port is, for where nothing else was asked for.
+        """
+        wanted = port if self.role.peer_port is None else self.role.peer_port
+        if not wanted:
+            return
+        peers = Peers(self.parts.fleet, identity.agent, self.parts.on_loads)
+        opened = PeerPort(peers)
+        bound = await opened.open(host, wanted)
+        if bound:
+            self._peer_port = opened
+            self._peer = PeerAddress(host=self.role.advertise_host, port=bound, key=peers.key)
+
+    async def tell_peers(self) -> None:
+        """Tell other agents what is under way here, until cancelled."""
+        if self._peer_port is not None:
+            await self._peer_port.run()
+
     # -- reports -------------------------------------------------------------------------------
 
     def reporter(self, identity: Identity, verifier: Verifier, traffic: TrafficPort) -> Reporter:
@@ -180,6 +211,8 @@ class ManagedLife:
             pairs=self._pairs,
             engines=self._engine_reports,
             on_heard=self.parts.on_heard,
+            peers=None if self._peer_port is None else self._peer_port.peers,
+            peer=lambda: self._peer,
         )
         reporter = self._reporter = Reporter(link, sources, self.parts.chance)
         self._leases = LeaseCalls(
@@ -283,7 +316,12 @@ class ManagedLife:
             "shadow_pairs_dropped": self._pairs.dropped,
             "engines": self._engine_reports(),
             "adapters": self._adapters(),
+            "peers": self._peers(),
         }
+
+    def _peers(self) -> dict[str, object]:
+        port = self._peer_port
+        return {} if port is None else port.peers.state(time.monotonic())
 
     def _adapters(self) -> dict[str, object]:
         packages = self._packages

@@ -107,6 +107,13 @@ def base_url(option: str, url: str) -> str:
     return url.rstrip("/")
 
 
+def port_number(option: str, port: int | None) -> int | None:
+    """Check a port that may be left to choose (None) or not be wanted (0)."""
+    if port is not None and not 0 <= port <= 65535:
+        raise ConfigError(f"{option} {port}: a port is between 0 and 65535")
+    return port
+
+
 def reachable(host: str) -> str:
     """Give how others reach what listens on `host`."""
     return socket.gethostname() if host in ("", "0.0.0.0", "::") else host  # noqa: S104 - compared

@@ -84,7 +84,12 @@ class RecentStore:
 
         At most `EXCHANGED_BYTES` of it; with many agents another part of them each time.
         """
-        told = AgentPlaced(agent=report.agent, number=report.number, placed=report.placed or ())
+        told = AgentPlaced(
+            agent=report.agent,
+            number=report.number,
+            placed=report.placed or (),
+            peer=report.peer,
+        )
         key = f"sb:placed:{report.agent}"
 
         def swap() -> Any:

@@ -21,6 +21,7 @@ from routing_agent import __version__, wire
 from routing_agent.control.clock import ControlClock
 from routing_agent.control.identity import Identity, error_text
 from routing_agent.control.numbers import ReportNumbers
+from routing_agent.control.peers import Peers
 from routing_agent.control.placements import PlacementExchange
 from routing_agent.control.receiver import Receiver
 from routing_agent.control.record_spool import RecordSpool
@@ -72,6 +73,8 @@ class Sources:
     pairs: RecordSpool[wire.ShadowPair] | None = None  # compared answers
     engines: Callable[[], tuple[wire.EngineProcess, ...]] = tuple
     on_heard: Callable[[tuple[wire.AgentPlaced, ...]], None] | None = None  # from other agents
+    peers: Peers | None = None  # whom this one tells directly
+    peer: Callable[[], wire.PeerAddress | None] = lambda: None  # where it hears them
 
 
 @dataclass
@@ -131,6 +134,8 @@ class Reporter:
         await self._book_usage(report, reply.usage_acknowledged)
         self._book_records(report, reply)
         self._exchange.hear(reply.others, time.monotonic())
+        if self.sources.peers is not None:
+            self.sources.peers.learn(reply.others, time.monotonic())
         await self._follow(reply)
         return True
 
@@ -178,6 +183,7 @@ class Reporter:
             tenants=tenants,
             usage=usage,
             placed=self._exchange.take(self._taken_at),
+            peer=self.sources.peer(),
             records=self._records.take(self._taken_at),
             shadow_pairs=self._pairs.take(self._taken_at),
         )

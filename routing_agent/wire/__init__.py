@@ -167,6 +167,9 @@ from routing_agent.wire.reports import (
     ModelPath as ModelPath,
 )
 from routing_agent.wire.reports import (
+    PeerAddress as PeerAddress,
+)
+from routing_agent.wire.reports import (
     Placed as Placed,
 )
 from routing_agent.wire.reports import (

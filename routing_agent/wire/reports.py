@@ -152,12 +152,27 @@ class Placed(Message, frozen=True, kw_only=True):
     waiting_tokens: Annotated[float, Meta(ge=0)] = 0.0
 
 
+class PeerAddress(Message, frozen=True, kw_only=True):
+    """Where an agent hears from the others directly (UDP), and by what they know it is heard.
+
+    The key seals its datagrams; it is made anew by each process and told in its reports alone.
+    """
+
+    host: str
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    key: Annotated[bytes, Meta(min_length=16, max_length=64)]
+
+    def __repr__(self) -> str:
+        return f"PeerAddress(host={self.host!r}, port={self.port})"
+
+
 class AgentPlaced(Message, frozen=True, kw_only=True):
     """What another agent told in its newest report; advisory, heard once by that number."""
 
     agent: str
     number: Count
     placed: tuple[Placed, ...] = ()
+    peer: PeerAddress | None = None  # None: it hears and tells nothing directly
 
 
 class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report"):
@@ -197,6 +212,7 @@ class Report(Message, frozen=True, kw_only=True, tag_field="kind", tag="report")
     memory_bytes: Count | None = None
     # 64 KiB of hashes at most. `None`: no pool here is chosen in by prefixes, or an older agent.
     placed: tuple[Placed, ...] | None = None
+    peer: PeerAddress | None = None  # for those who get what it placed
 
 
 class ReportReply(Message, frozen=True, kw_only=True, tag_field="kind", tag="report-reply"):

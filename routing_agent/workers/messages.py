@@ -95,6 +95,14 @@ class Heard(Message):
     placed: tuple[AgentPlaced, ...]
 
 
+class HeardLoads(Message):
+    """What another agent has under way at replicas of a pool."""
+
+    agent: str
+    pool: str
+    loads: dict[str, tuple[int, float]]
+
+
 class Judged(Message):
     """A request told something of a replica's engine: to all processes but where it ran."""
 
@@ -252,6 +260,7 @@ ToWorker = (
     | Clock
     | LeaseOver
     | Heard
+    | HeardLoads
     | Judged
     | RoomMade
     | Charged

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from routing_agent.core.loads import Loads
 from routing_agent.core.sampling import DEFAULT_THRESHOLD
 from routing_agent.metrics import FinishedRequest, Metrics
 from routing_agent.proxy.server import BACKLOG
@@ -180,6 +181,10 @@ class Workers:
     def heard(self, placed: tuple[AgentPlaced, ...]) -> None:
         """Let the workers know what other agents placed."""
         self._crew.tell(say.Heard(placed))
+
+    def heard_loads(self, agent: str, pool: str, loads: Loads) -> None:
+        """Let the workers know what another agent has under way."""
+        self._crew.tell(say.HeardLoads(agent, pool, loads))
 
     # -- tables --------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from routing_agent import sockets, tls
 from routing_agent.control.placements import PlacementExchange
 from routing_agent.core.attention import Attention
 from routing_agent.core.explain import explain
+from routing_agent.core.loads import hear
 from routing_agent.engine.kv_events import KvListener
 from routing_agent.metrics import FinishedRequest
 from routing_agent.proxy.ingress import ClientConnection
@@ -213,6 +214,11 @@ class Worker:
         self._exchange.hear(heard.placed, time.monotonic())
         for pool in self.fleet.pools.values():
             pool.gossip = None  # what is placed here is told by the supervisor
+
+    def _take_heardloads(self, heard: say.HeardLoads) -> None:
+        pool = self.fleet.pools.get(heard.pool)
+        if pool is not None:
+            hear(pool, heard.agent, heard.loads, time.monotonic())
 
     def _take_roommade(self, room: say.RoomMade) -> None:
         pool = self.fleet.pools.get(room.pool)

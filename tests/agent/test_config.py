@@ -214,6 +214,10 @@ def test_an_agent_is_reached_where_it_listens_unless_told_otherwise(monkeypatch)
     assert agent_config([*CONTROLLED]).role.advertise_host == "127.0.0.1"
     assert agent_config([*CONTROLLED, "--host", "0.0.0.0"]).role.advertise_host == "node-7"
     assert agent_config([*CONTROLLED]).role.name == "node-7"
+    assert agent_config([*CONTROLLED]).role.peer_port is None
+    assert agent_config([*CONTROLLED, "--peer-port", "0"]).role.peer_port == 0
+    with pytest.raises(SystemExit):
+        agent_config([*CONTROLLED, "--peer-port", "70000"])
     assert agent_config([*CONTROLLED]).role.state_dir == Path("var/agent")
 
 

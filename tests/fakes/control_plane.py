@@ -40,6 +40,7 @@ class FakeControlPlane:
     lose_answers: int = 0
     status: int | None = None  # answer every call with this instead
     report_interval_s: float = 0.05
+    others: tuple[wire.AgentPlaced, ...] = ()  # of whom every agent is told
     reports: list[wire.Report] = field(default_factory=list)
     booked: list[wire.Report] = field(default_factory=list)
     usage: dict[int, wire.UsageRecord] = field(default_factory=dict)
@@ -108,9 +109,11 @@ class FakeControlPlane:
                 f"{admin_url}/agent/v1/routing-table", content=body, headers=headers
             )
 
-    async def ask(self, admin_url: str, path: str) -> httpx.Response:
+    async def ask(self, admin_url: str, path: str, body: bytes = b"") -> httpx.Response:
+        method = "POST" if body else "GET"
+        headers = self.signature(method, path, body)
         async with httpx.AsyncClient(trust_env=False) as client:
-            return await client.get(admin_url + path, headers=self.signature("GET", path))
+            return await client.request(method, admin_url + path, headers=headers, content=body)
 
     # -- what agents ask of it -----------------------------------------------------------------
 
@@ -176,6 +179,7 @@ class FakeControlPlane:
                 records_acknowledged=max(numbers, default=0),
                 shadow_pairs_acknowledged=max((p.number for p in report.shadow_pairs), default=0),
                 report_interval_s=self.report_interval_s,
+                others=self.others,
             )
         )
 

@@ -150,7 +150,7 @@ def book_report(
         note_running(current, agent.node.name, report)
         _book_agent(agent, report, current)
         _book_node(agent.node, report.node)
-        _keep_recent(msgspec.structs.replace(report, placed=None))
+        _keep_recent(msgspec.structs.replace(report, placed=None, peer=None))
     return wire.ReportReply(
         server_time=time.time(),
         lineage=current.lineage,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from hashlib import sha256
@@ -15,6 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from routing_agent import wire
+from routing_agent.control.peer_port import PeerPort
+from routing_agent.control.peers import Peers
+from routing_agent.core.fleet import Fleet
 from tests.agent.control.tables import a_table
 from tests.agent.processes import AgentProcess
 from tests.agent.slow_engine import SlowEngine
@@ -195,6 +199,7 @@ async def test_several_processes_are_one_agent(scene):
     assert [(one["worker"], one["serves"]) for one in state["workers"]] == [(0, True), (1, True)]
     assert state["fair_shares"]["chat"]["acme"] > 0
     await scene.limit(4)
+    await tells_other_agents_and_hears_them(scene)
     # SIGTERM lets what runs end, in whichever process it runs.
     scene.engine.go.clear()
     running = [asyncio.create_task(scene.ask()) for _ in range(6)]
@@ -209,7 +214,48 @@ async def test_several_processes_are_one_agent(scene):
     # The last report had them, or they are on disk for the next start: each once.
     left = (scene.folder / "state-0" / "usage.jsonl").read_bytes().splitlines()[1:]
     kept = [msgspec.json.decode(line, type=wire.UsageRecord).number for line in left]
-    assert {*scene.plane.usage, *kept} == set(range(1, 67))
+    assert {*scene.plane.usage, *kept} == set(range(1, 68))
+
+
+async def tells_other_agents_and_hears_them(scene: Scene) -> None:
+    """Be another agent for a while: what it tells is known where requests are chosen for."""
+    agent, table = scene.agents[0], limited_table(5, scene.engine)
+    same = scene.engine.url.replace("127.0.0.1", "localhost")
+    two = (*table.pools[0].endpoints, wire.Endpoint(replica="r1", url=same))
+    pools = (msgspec.structs.replace(table.pools[0], endpoints=two),)
+    table = msgspec.structs.replace(table, pools=pools, digest="")
+    scene.plane.table = msgspec.structs.replace(table, digest=wire.table_digest(table))
+    await scene.plane.push(agent.admin, scene.plane.table)
+    other = Peers(Fleet(), "agent-9")
+    other.fleet.apply(scene.plane.table, now=time.monotonic(), wall=time.time())
+    port = PeerPort(other)
+    number = await port.open("127.0.0.1", 0)
+    telling = asyncio.create_task(port.run())
+    peer = wire.PeerAddress(host="127.0.0.1", port=number, key=other.key)
+    scene.plane.others = (wire.AgentPlaced(agent="agent-9", number=1, peer=peer),)
+    await until(lambda: scene.plane.reports[-1].peer, within_s=120)
+    ours = scene.plane.reports[-1]
+    told = wire.AgentPlaced(agent=ours.agent, number=1, peer=ours.peer)
+    other.learn((told,), time.monotonic())
+    other.fleet.replicas["r1"].begin(2_000_000, time.monotonic())
+    other.fleet.replicas["r1"].prefill.place(2_000_000, time.monotonic())
+    asked = msgspec.json.encode(wire.ExplainRequest(model="m", tenant="acme", prompt="hello"))
+    async with asyncio.timeout(120):
+        ahead = 0.0
+        while not ahead:
+            answer = (await scene.plane.ask(agent.admin, "/agent/v1/explain", asked)).json()
+            terms = {one["replica"]: one["terms"] for one in answer["candidates"]}
+            ahead = terms["r1"].get("told_by_agents_tokens", 0.0)
+            await asyncio.sleep(0.02)
+    scene.engine.go.clear()
+    asking = asyncio.create_task(scene.ask())
+    await until(lambda: other.fleet.replicas["r0"].hearsay.told_requests == 1, within_s=120)
+    scene.engine.go.set()
+    assert await asking == 200
+    assert (await scene.state())["peers"]["datagrams"]["heard"] > 0
+    scene.plane.others = ()
+    telling.cancel()
+    port.close()
 
 
 async def test_fifty_at_once_fill_a_limit_exactly_over_four_workers_of_one_agent_or_two(scene):

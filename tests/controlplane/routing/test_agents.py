@@ -186,11 +186,14 @@ class TestReports:
     def test_placements_are_handed_on_where_an_agent_tells_its_own(self, fake, monkeypatch):
         others = (wire.AgentPlaced(agent="agt-2", number=3),)
         told = []
-        monkeypatch.setattr(recent, "book", lambda report, now: told.append(report.placed))
+        monkeypatch.setattr(
+            recent, "book", lambda report, now: told.append((report.placed, report.peer))
+        )
         monkeypatch.setattr(recent, "exchange", lambda report, now: others)
         assert self.book(fake).others == ()
-        assert self.book(fake, placed=()).others == others
-        assert told == [None, None], "the newest report is kept without them"
+        peer = wire.PeerAddress(host="node-1", port=9001, key=b"k" * 32)
+        assert self.book(fake, placed=(), peer=peer).others == others
+        assert told == [(None, None)] * 2, "the newest report is kept without them and its key"
 
         def failing(report, now):
             raise RuntimeError("no store")

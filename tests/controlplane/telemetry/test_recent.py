@@ -169,11 +169,14 @@ def test_a_pool_of_more_replicas_than_one_call_carries_is_booked_whole(store):
 def test_agents_hear_of_each_others_placements_for_a_few_seconds(store):
     def tell(agent, number, *placed, at=T0):
         store.book(report(number, agent=agent), at)
-        return store.exchange(report(number, agent=agent, placed=placed), at)
+        return store.exchange(report(number, agent=agent, placed=placed, peer=peers.get(agent)), at)
 
+    peers = {"agt-1": wire.PeerAddress(host="node-1", port=9001, key=b"k" * 32)}
     one = wire.Placed(pool="chat", replica="rpl-1", hashes=b"12345678", work_tokens=5)
     assert tell("agt-1", 1, one) == ()
-    assert tell("agt-2", 4) == (wire.AgentPlaced(agent="agt-1", number=1, placed=(one,)),)
+    assert tell("agt-2", 4) == (
+        wire.AgentPlaced(agent="agt-1", number=1, placed=(one,), peer=peers["agt-1"]),
+    ), "with where that one is told directly"
     assert tell("agt-1", 2, at=T0 + 1) == (wire.AgentPlaced(agent="agt-2", number=4),)
     big = wire.Placed(pool="chat", replica="rpl-1", hashes=b"x" * 300_000)
     tell("agt-3", 1, big, at=T0 + 1)
