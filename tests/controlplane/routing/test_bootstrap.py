@@ -50,6 +50,12 @@ def run(*words: str) -> dict:
     return json.loads(out.getvalue())
 
 
+def test_an_empty_fleet_has_a_table_so_that_its_agents_are_ready():
+    assert run("--json", "--empty")["epoch"] == 0  # nobody is there to obey one
+    for _ in range(2):
+        assert run("--json", "--empty", "--agent=agent-1:8101:8201")["epoch"] == 1
+
+
 def test_a_first_start_makes_admin_key_and_tokens_readable_by_their_owner_only(settings):
     summary = run("--json", "--agent=agent-1:8101:8201")
     password = Path(summary["admin"]["password_file"])

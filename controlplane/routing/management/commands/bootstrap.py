@@ -96,5 +96,7 @@ class Command(BaseCommand):
         if options["demo"]:
             summary |= ensure_demo(options["engine"], [place.name for place in places])
         services.publish_if_behind()
+        if places and selectors.publication().epoch == 0:  # without a table no agent is ready
+            services.republish(actor=first_start.ACTOR, reason="first start: nothing in it yet")
         current = selectors.publication()
         return summary | {"lineage": current.lineage, "epoch": current.epoch}
