@@ -230,6 +230,9 @@ def test_an_empty_list_says_what_it_is_and_how_to_begin():
     page = signed_in().get("/pools/").content.decode()
     assert "There are no pools" in page
     assert "curl -X POST" in page
+    looks_only = signed_in("viewer").get("/pools/").content.decode()
+    assert "Your role looks only" in looks_only
+    assert "curl -X POST" not in looks_only
 
 
 def test_csv_keeps_formulas_from_a_spreadsheet():
