@@ -12,6 +12,16 @@ TICK_S = 0.1
 LATE_S = TICK_S / 2
 
 
+def next_tick_s(now: float, tick_s: float = TICK_S) -> float:
+    """Give the seconds until the next tick, on a grid that all who tick in this process share.
+
+    A process that has nothing else to do is thus woken once for all of them. At least a quarter of
+    a tick, so that a timer that goes off a little early does not make two of one.
+    """
+    wait_s = tick_s - now % tick_s
+    return wait_s if wait_s > tick_s / 4 else wait_s + tick_s
+
+
 class Attention:
     """Counts what a ticking loop lost; times are monotonic seconds."""
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from routing_agent.core.attention import next_tick_s
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.replica import Replica
@@ -71,7 +72,7 @@ class AdapterKeeper:
             while True:
                 for step in self._due(time.monotonic()):
                     steps.create_task(step)
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(next_tick_s(time.monotonic(), TICK_S))
 
     def digests_in_use(self) -> set[str]:
         """Give the beginnings of the digests that an engine here holds or is to hold."""

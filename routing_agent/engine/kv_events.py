@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import structlog
 
+from routing_agent.core.attention import next_tick_s
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.kv_address import KvAddress, kv_address
 from routing_agent.core.kv_view import KvContents, KvView
@@ -232,7 +233,7 @@ class KvListener:
                         follower.view.most_tokens = follower.replica.kv_tokens()
                         follower.view.settle(now)
                         follower.replica.cache.events = follower.words(now)
-                    await asyncio.sleep(TICK_S)
+                    await asyncio.sleep(next_tick_s(now, TICK_S))
         finally:
             if self._context is not None:
                 self._context.destroy(linger=0)

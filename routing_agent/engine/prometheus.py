@@ -51,14 +51,22 @@ class Families:
 
     def first_of(self, names: Iterable[str]) -> list[Sample]:
         """Give the samples of the first name that has any."""
-        return next((found for name in names if (found := self.samples(name))), [])
+        for name in names:
+            found = self._samples.get(name)
+            if found:
+                return found
+        return []
 
     def total(self, *names: str) -> float | None:
         """Add up the samples of the first name present; None if there is none or one is negative.
 
         Negative counts and levels are how engines say "switched off": absent, not a number.
         """
-        values = [s.value for s in self.first_of(names)]
+        found = self.first_of(names)
+        if len(found) == 1:  # what most engines have of most names
+            value = found[0].value
+            return value if value >= 0 else None
+        values = [s.value for s in found]
         return sum(values) if values and min(values) >= 0 else None
 
     def mean(self, *names: str) -> float | None:

@@ -9,6 +9,7 @@ from itertools import islice
 
 import structlog
 
+from routing_agent.core.attention import next_tick_s
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet
 from routing_agent.core.replica import Replica
@@ -46,7 +47,7 @@ class Rounds:
                 for replica in self._due(time.monotonic()):
                     self._under_way.add(replica)
                     visits.create_task(self._one_visit(replica))
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(next_tick_s(time.monotonic(), TICK_S))
 
     def _due(self, now: float) -> list[Replica]:
         replicas = self._fleet.replicas

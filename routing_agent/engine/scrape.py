@@ -92,9 +92,8 @@ class Scraper:
     def _take_over(self, replica: Replica, load: EngineLoad, now: float) -> None:
         is_known = replica in self._previous
         previous = self._previous.get(replica, Seen(EngineLoad(), now))
-        current = self._current()
-        self._previous = {r: p for r, p in self._previous.items() if r in current}
-        self._gone &= current
+        if len(self._previous) > len(self.fleet.replicas):
+            self._forget_others()
         # One that had nothing to do did no step for a reason: its time counts from now.
         stepped = has_stepped(previous.load, load) or not previous.load.running
         seen = self._previous[replica] = Seen(load, now if stepped else previous.stepped_at)
@@ -132,8 +131,11 @@ class Scraper:
             replica.note_doubt("steps", diagnosis.stuck(running, still_s) if is_stuck else "")
             log.warning("replica_steps", replica=replica.id, stuck=is_stuck, running=running)
 
-    def _current(self) -> set[Replica]:
-        return set(self.fleet.replicas.values())
+    def _forget_others(self) -> None:
+        """Forget replicas that have left the table."""
+        current = set(self.fleet.replicas.values())
+        self._previous = {r: p for r, p in self._previous.items() if r in current}
+        self._gone &= current
 
 
 def figures_of(load: EngineLoad) -> EngineFigures:

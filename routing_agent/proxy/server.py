@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 import structlog
 
 from routing_agent import tls
-from routing_agent.core.attention import TICK_S, Attention
+from routing_agent.core.attention import Attention, next_tick_s
 from routing_agent.core.chance import Chance
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.replica import Replica
@@ -270,8 +270,8 @@ class Proxy:
 
     def _tick(self) -> None:
         # One coarse clock instead of a timer per request: limits are seconds.
-        self._ticker = self.loop.call_later(TICK_S, self._tick)
         now = self.now = monotonic()
+        self._ticker = self.loop.call_later(next_tick_s(now), self._tick)
         self.wall = self.unix_clock()
         lost_s = self.attention.looked(now)
         if lost_s:

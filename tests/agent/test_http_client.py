@@ -118,7 +118,7 @@ async def test_connections_to_addresses_that_nobody_calls_any_more_are_closed(cl
         [[kept]] = client._idle.values()
         monkeypatch.setattr("routing_agent.http_client.IDLE_LIMIT_S", 0.0)
         await client.call("GET", other.url)
-        assert kept.writer.is_closing()
+        assert kept.transport.is_closing()
         assert split_url(gone.url)[0] not in client._idle
 
 

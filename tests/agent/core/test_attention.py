@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing_agent.core.attention import LATE_S, TICK_S, Attention
+from routing_agent.core.attention import LATE_S, TICK_S, Attention, next_tick_s
 
 
 def test_a_tick_in_time_loses_nothing():
@@ -48,3 +48,11 @@ def test_no_more_is_lost_than_time_has_passed(gaps):
         told += attention.looked(now)
         assert before == attention.lost_s(now)
     assert 0.0 <= told <= now
+
+
+@given(st.floats(0, 1e8), st.sampled_from([TICK_S, 0.5]))
+def test_the_next_tick_is_soon_and_the_same_for_all(now: float, tick_s: float) -> None:
+    wait_s = next_tick_s(now, tick_s)
+    assert tick_s / 4 < wait_s <= 1.25 * tick_s
+    ticks = (now + wait_s) / tick_s
+    assert abs(ticks - round(ticks)) < 1e-4
