@@ -8,6 +8,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from controlplane.domain.errors import Invalid
 
 NO_REASON = "from the console, no reason given"
+LONGEST_VERSION = 9  # digits
 
 
 def reason(request: HttpRequest, *, required: bool = False) -> str:
@@ -21,11 +22,13 @@ def reason(request: HttpRequest, *, required: bool = False) -> str:
 def expected_version(request: HttpRequest) -> int | None:
     """Read the version the form was made from, so that a change meanwhile is noticed."""
     text = request.POST.get("expected_version", "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    if len(text) > LONGEST_VERSION or not (text.isascii() and text.isdigit()):
+        return None
+    return int(text)
 
 
 def return_address(request: HttpRequest, fallback: str) -> str:
-    """Give the page to return to; only our own."""
+    """Give the page to return to: a path of our own."""
     wanted = request.POST.get("next", "")
     safe = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, request.is_secure())
-    return wanted if wanted and safe else fallback
+    return wanted if wanted.startswith("/") and safe else fallback

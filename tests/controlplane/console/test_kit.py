@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings
 from django.template.loader import render_to_string
 
-from controlplane.console import nav, quantities
+from controlplane.console import actions, nav, quantities
 from controlplane.console.listing import attribute, safe
 from controlplane.console.mixins import digest, includes, refusal
 from controlplane.console.templatetags.console import change_words, chip, in_billions, term
@@ -128,6 +128,29 @@ def test_a_chip_has_shape_word_and_tone_and_an_unknown_code_is_text():
 )
 def test_each_role_includes_those_before_it(role, wanted, allowed):
     assert includes(role, wanted) is allowed
+
+
+@pytest.mark.parametrize(
+    ("wanted", "address"),
+    [
+        ("/pools/chat/?page=2", "/pools/chat/?page=2"),
+        ("", "/pools/"),
+        ("true", "/pools/"),
+        ("overview", "/pools/"),
+        ("//evil.example/", "/pools/"),
+        ("https://evil.example/", "/pools/"),
+        ("/\\evil.example", "/pools/"),
+    ],
+)
+def test_an_action_returns_to_a_path_of_our_own(rf, wanted, address):
+    assert actions.return_address(rf.post("/", {"next": wanted}), "/pools/") == address
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("7", 7), ("", None), ("-1", None), ("²", None), ("9" * 5000, None)]
+)
+def test_a_version_that_no_form_had_is_none(rf, text, version):
+    assert actions.expected_version(rf.post("/", {"expected_version": text})) == version
 
 
 def test_a_fresh_form_token_is_no_change_of_a_fragment():
