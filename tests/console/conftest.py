@@ -218,6 +218,7 @@ def pages(fleet: Fleet) -> list[str]:
         "/shadow-pairs/",
         f"/shadow-pairs/{pair}/",
         "/pools/chat/shadow/",
+        "/pools/chat/traffic/",
         "/routing/",
         f"/routing/epochs/{fleet.epoch}/",
         "/routing/explain/?model=m",
