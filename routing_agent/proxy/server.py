@@ -308,10 +308,11 @@ class Proxy:
             line = self._lines.pop(name)
             while (waiting := line.next()) is not None:
                 waiting.cut(_POOL_GONE)
+            line.turns_over()
 
     def _wake_queues(self) -> None:
         """Give queues a chance that no finished request gave them: new or recovered replicas."""
-        for line in self._lines.values():
+        for line in list(self._lines.values()):  # a turn may lead to another queue
             self._wake(line)
 
     @staticmethod

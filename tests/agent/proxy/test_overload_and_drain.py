@@ -135,6 +135,26 @@ async def test_a_pool_may_reject_at_once(rig: Rig) -> None:
     await first
 
 
+async def test_a_turn_may_lead_to_another_queue(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Who waits while the table comes to say where to fall back goes there, and waits on there."""
+    gate = Gate()
+    await rig.start(gate, obliging())
+    rig.configure(max_concurrency_per_replica=1)
+    rig.set_endpoints(rig.endpoint(0))
+    running, waiting = await asked(rig, 2)
+    first = replace(rig.table.pools[0], overload="fallback", fallback_pool="q")
+    spare = wire.Pool(
+        name="q", model="m", version="2", overload="queue", start_wait_s=60.0, may_grow_to=1
+    )
+    rig.apply(pools=(first, spare))
+    await until(lambda: [(one.pool, one.requests) for one in rig.proxy.waiting()] == [("q", 1)])
+    rig.apply(pools=(first, replace(spare, endpoints=(rig.endpoint(1),))))
+    assert (await waiting).headers["x-signalbox-route"] == "fallback"
+    gate.open()
+    assert (await running).status == 200
+    assert not [r for r in caplog.records if r.exc_info]
+
+
 @pytest.mark.parametrize("down", [True, False])
 async def test_a_pool_may_fall_back(rig: Rig, down: bool) -> None:
     """Fallback: full, or without a usable replica."""
