@@ -76,7 +76,7 @@ def pool_health(counts: PoolCounts, troubles: Sequence[Trouble] = ()) -> PoolHea
     """Judge a pool by its replicas and by what else is wrong with it, alerts above all.
 
     Every page and the API show this, so a pool that the attention list has a line about is
-    healthy nowhere.
+    healthy nowhere, unless that line is about money only.
     """
     base = replica_health(counts)
     if not troubles:

@@ -143,10 +143,13 @@ def own_lines(found: Iterable[Alert], told: Container[str] = ()) -> list[Alert]:
 
 
 def troubles() -> dict[str, list[Trouble]]:
-    """Give what is wrong with pools by the alerts that fire and no silence keeps quiet."""
+    """Give what is wrong with pools by the alerts that fire and no silence keeps quiet.
+
+    What costs money only, idle GPUs, is no trouble of a pool: whoever asks it is served well.
+    """
     found: dict[str, list[Trouble]] = {}
     for row in own_lines(firing().loud):
-        if row.pool:
+        if row.pool and (row.rule not in BY_NAME or BY_NAME[row.rule].promise):
             found.setdefault(row.pool, []).append(_trouble(row))
     return found
 

@@ -75,6 +75,7 @@ def test_whatever_the_overview_tells_of_a_pool_all_pages_and_the_api_call_it_by_
         ("frail", "burn-fast", "critical"),
         ("frail", "burn-slow", "warning"),
         ("slow", "kv-high", "warning"),
+        ("calm", "gpu-low", "warning"),  # costs money only
     ):
         why = f"{rule} says why"
         told = {"rule": rule, "severity": severity, "value": 20, "threshold": 14.4, "reason": why}
@@ -85,6 +86,7 @@ def test_whatever_the_overview_tells_of_a_pool_all_pages_and_the_api_call_it_by_
     )  # fmt: skip
     page = overview()
     assert "burn-fast says why" in attention(page)
+    assert "gpu-low says why" in attention(page)
     assert "burn-slow says why" not in attention(page)
     table = page[page.index('id="pools-title"') :]
     order = [table.index(f'"pool-{name}"') for name in ("frail", "slow", "small", "calm")]
