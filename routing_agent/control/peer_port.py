@@ -55,7 +55,7 @@ class PeerPort(asyncio.DatagramProtocol):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_up_all())
             while True:
-                await asyncio.sleep(self.peers.pause_s())
+                await asyncio.sleep(self.peers.pause_s(time.monotonic()))
                 self._tell()
 
     def datagram_received(self, data: bytes, addr: Address) -> None:

@@ -23,6 +23,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from routing_agent.core.attention import next_tick_s
 from routing_agent.core.fleet import Fleet, PoolState
 from routing_agent.core.loads import Loads, LoadTeller, hear, pause_s
 from routing_agent.wire import AgentPlaced, PeerAddress
@@ -100,10 +101,16 @@ class Peers:
             peer = self._peers[tag] = Peer(agent, address, now)  # new, or another process
         peer.address, peer.learned_at = address, now
 
-    def pause_s(self) -> float:
-        """Give how long to wait before `datagrams` is asked again."""
+    def pause_s(self, now: float) -> float:
+        """Give how long to wait before `datagrams` is asked again.
+
+        While nothing is under way, until the tick of everything else: it wakes nobody by itself,
+        and the first request after a silence is told a tenth of a second later at most.
+        """
         if not self._peers:
             return IDLE_PAUSE_S
+        if all(teller.is_silent for teller in self._tellers.values()):
+            return next_tick_s(now)
         return pause_s(len(self._peers), sum(len(pool.replicas) for pool in self._pools()))
 
     def datagrams(self, now: float) -> list[bytes]:

@@ -70,11 +70,16 @@ class LoadTeller:
         return self._under_way(pool, now) | self._endings()
 
     @property
+    def is_silent(self) -> bool:
+        """Whether there is nothing to tell until a request comes."""
+        return not (self._seen or self._ended)
+
+    @property
     def again_at(self) -> float:
         """When there is something to tell even if nothing comes or goes; infinity is never."""
         if self._ended:
             return self._told_at + LEAST_PAUSE_S
-        if not self._seen:
+        if self.is_silent:
             return float("inf")
         waits = any(waiting for _, waiting in self._seen.values())
         return self._told_at + (FOLLOWED_S if waits else REPEATED_S)

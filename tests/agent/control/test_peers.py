@@ -12,9 +12,17 @@ import pytest
 
 from routing_agent import wire
 from routing_agent.control.peer_port import PeerPort
-from routing_agent.control.peers import MOST_BYTES, PEER_LIFE_S, SEAL_BYTES, Peers, seal
+from routing_agent.control.peers import (
+    IDLE_PAUSE_S,
+    MOST_BYTES,
+    PEER_LIFE_S,
+    SEAL_BYTES,
+    Peers,
+    seal,
+)
+from routing_agent.core.attention import TICK_S
 from routing_agent.core.fleet import Fleet
-from routing_agent.core.loads import Loads
+from routing_agent.core.loads import LEAST_PAUSE_S, Loads
 from tests.agent.core import build
 from tests.agent.core.build import NOW
 from tests.agent.waiting import until
@@ -143,7 +151,16 @@ def test_who_is_no_longer_heard_of_is_forgotten() -> None:
     assert [peer.agent for peer in other.known] == ["agt-1"], "it tells, whoever tells of it"
     other.learn((), NOW + PEER_LIFE_S + 21)
     assert other.known == ()
-    assert other.pause_s() > one.pause_s()
+    assert other.pause_s(NOW) == IDLE_PAUSE_S
+
+
+def test_while_nothing_is_under_way_nobody_is_woken_to_tell_it() -> None:
+    one, _ = pair()
+    assert one.datagrams(NOW) == []
+    assert TICK_S / 4 <= one.pause_s(NOW) <= 1.25 * TICK_S
+    send(one.fleet)
+    assert len(one.datagrams(NOW)) == 1
+    assert one.pause_s(NOW) == LEAST_PAUSE_S
 
 
 def test_much_is_told_in_datagrams_that_are_not_cut_on_the_way() -> None:
