@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from routing_agent.core.attention import next_tick_s
 from routing_agent.core.fleet import Fleet, PoolState
-from routing_agent.core.loads import Loads, LoadTeller, hear, pause_s
+from routing_agent.core.loads import COUNTED_BY, Loads, LoadTeller, hear, pause_s
 from routing_agent.wire import AgentPlaced, PeerAddress
 
 VERSION: Final = 1
@@ -124,7 +124,7 @@ class Peers:
     def _pools(self) -> Iterator[PoolState]:
         """Give the pools whose policy asks what others have waiting."""
         for pool in self.fleet.pools.values():
-            if pool.uses_prefixes and pool.settings.policy == "expected_ttft":
+            if pool.uses_prefixes and pool.settings.policy in COUNTED_BY:
                 yield pool
 
     def _teller(self, pool: PoolState) -> LoadTeller:

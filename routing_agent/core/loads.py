@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from routing_agent.core.replica import Replica
+from routing_agent.wire import PolicyName
 
 # How often an agent looks whether there is anything to tell, at most. Told within 20 ms, prompts of
 # four agents wait 6 % longer than those of one, told within 250 ms 10 to 14 %: docs/routing.md.
@@ -26,6 +27,9 @@ ENDS_TOLD: Final = 3
 
 # By replica: requests under way, and prompt tokens of theirs still to be computed.
 Loads = dict[str, tuple[int, float]]
+
+# The policies that count what is told; others look at no more than their own load.
+COUNTED_BY: Final[tuple[PolicyName, ...]] = ("expected_ttft",)
 
 
 class OfPool(Protocol):

@@ -223,7 +223,7 @@ class Share:
 
     def _usable_slots(self, limit: int) -> int:
         # Of a limit that was just lowered more may be in hand than there is.
-        slots = self.slots if self.slots < limit else limit
+        slots = min(self.slots, limit)
         return slots if self.keep is None else min(slots, self.keep)
 
     def _lapse(self) -> None:

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 from routing_agent.core.figures import EngineFigures
 from routing_agent.core.fleet import PoolState
 from routing_agent.core.gossip import Gossip, Told
-from routing_agent.core.loads import LEAST_PAUSE_S, LoadTeller, hear
+from routing_agent.core.loads import COUNTED_BY, LEAST_PAUSE_S, LoadTeller, hear
 from routing_agent.core.prefix_index import PrefixIndex
 from routing_agent.core.profile import PrefixProfile
 from routing_agent.core.replica import Replica
@@ -25,7 +25,6 @@ from routing_agent.core.speed import Speed
 from routing_agent.simulation.flights import Flight
 from routing_agent.simulation.sequences import Prefill
 from routing_agent.simulation.virtual import VirtualEngines
-from routing_agent.wire import PolicyName
 
 KnowledgeName = Literal["oracle", "agent"]
 
@@ -142,7 +141,6 @@ class Exchange:
 
 
 REPORT_INTERVAL_S = 2.0
-LOADS_COUNT: tuple[PolicyName, ...] = ("expected_ttft",)  # others look at no more than their own
 
 
 class LoadTelling:
@@ -252,7 +250,7 @@ class OwnView:
         self._tells_load_at = float("inf")  # while there is nothing to tell
         if exchange is not None:
             pool.gossip = Gossip()
-            if pool.settings.policy in LOADS_COUNT:
+            if pool.settings.policy in COUNTED_BY:
                 self._number = exchange.loads.join(pool)
                 self._looks_at = now + chance.random() * exchange.loads.interval_s
         count = len(self._replicas)

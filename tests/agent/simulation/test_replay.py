@@ -216,7 +216,7 @@ def test_agents_that_tell_each_other_their_load_choose_nearly_as_one(
         return summarize("", flown, 8).ttft_mean_s or 0.0
 
     one, told = wait_s(1), wait_s(4)
-    monkeypatch.setattr(knowledge, "LOADS_COUNT", ())
+    monkeypatch.setattr(knowledge, "COUNTED_BY", ())
     untold = wait_s(4)
     assert told - one < (untold - one) / 2
 
