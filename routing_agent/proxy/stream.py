@@ -73,7 +73,7 @@ class EventReader:
 
     def feed(self, data: bytes) -> bytes:
         """Take what arrived; give the whole events to pass on (perhaps none yet)."""
-        if self.error is not None:
+        if self._is_broken:
             return b""
         if self._kept:
             data = self._kept + data
@@ -82,7 +82,7 @@ class EventReader:
         for end in event_ends(data):
             event = data[start:end]
             start = end
-            if not self._final and self._is_alike(event) and self.error is None:
+            if not self._final and self._is_alike(event) and not self._is_broken:
                 self.events += 1
                 out.append(event)
             else:
@@ -91,6 +91,11 @@ class EventReader:
         if len(self._kept) > MAX_EVENT_BYTES:
             raise StreamError(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return out[0] if len(out) == 1 else b"".join(out)
+
+    @property
+    def _is_broken(self) -> bool:
+        # Asked anew each time: compiled code takes an attribute that was None once for None still.
+        return self.error is not None
 
     def _is_alike(self, event: bytes) -> bool:
         """Say whether an event has another text than the last token event, and else is the same."""

@@ -65,6 +65,15 @@ def test_any_split_of_a_stream_gives_the_same_result(
     assert outcome(stream, every_byte, strip=strip) == outcome(stream, [], strip=strip)
 
 
+def test_a_token_behind_an_error_in_one_read_is_dropped() -> None:
+    """R03: compiled as well."""
+    token = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    reader = EventReader(strip_usage=False)
+    assert reader.feed(token) == token
+    assert reader.feed(b'data: {"error":{"message":"x","code":500}}\n\n' + token) == b""
+    assert reader.error is not None
+
+
 @given(STREAMS, st.lists(st.integers(0, 2000), max_size=12))
 def test_a_stream_without_errors_passes_byte_for_byte(stream: bytes, cuts: list[int]) -> None:
     """R03: nothing is added, dropped or moved."""
